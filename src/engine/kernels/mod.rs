@@ -1,0 +1,6 @@
+//! CPU kernels under `nn`: the only place that knows how numbers are multiplied.
+//!
+//! Networks never call these; they use `nn`, which picks a kernel by device, shape and precision.
+
+pub(crate) mod gemm;
+pub(crate) mod view;

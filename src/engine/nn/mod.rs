@@ -1,0 +1,18 @@
+//! Layers shared by all networks. Activations are channels-last, `(B, T, C)`, everywhere: a convolution then reads
+//! overlapping rows of its input and a projection needs no transpose.
+//!
+//! Weights are `&self`; whatever changes between steps lives in a separate state value.
+
+mod activation;
+mod attention;
+mod conv;
+mod linear;
+mod norm;
+mod rope;
+
+pub use activation::{elu, gelu, gelu_tanh, leaky_relu, mish, silu};
+pub use attention::{KvCache, Mask, attend};
+pub use conv::{Conv1d, ConvConfig, ConvTranspose1d};
+pub use linear::{Embedding, Linear};
+pub use norm::{BatchNorm, LayerNorm, RmsNorm};
+pub use rope::Rope;

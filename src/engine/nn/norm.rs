@@ -1,0 +1,96 @@
+//! Normalisation over the last (channel) dimension.
+
+use candle_core::Tensor;
+
+use crate::error::Result;
+use crate::weights::Weights;
+
+/// `(x - mean) / sqrt(var + eps) * weight + bias`, variance over channels (biased).
+#[derive(Debug, Clone)]
+pub struct LayerNorm {
+    weight: Tensor,
+    bias: Tensor,
+    eps: f32,
+}
+
+impl LayerNorm {
+    /// Loads `weight` and `bias` of `dim` channels.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn load(w: &Weights, dim: usize, eps: f32) -> Result<Self> {
+        Ok(Self { weight: w.get("weight", dim)?, bias: w.get("bias", dim)?, eps })
+    }
+
+    /// `xs: (.., C) -> (.., C)`.
+    ///
+    /// # Errors
+    /// If C differs.
+    pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        Ok(candle_nn::ops::layer_norm(&xs.contiguous()?, &self.weight, &self.bias, self.eps)?)
+    }
+}
+
+/// `x / sqrt(mean(x²) + eps) * weight`.
+#[derive(Debug, Clone)]
+pub struct RmsNorm {
+    weight: Tensor,
+    eps: f32,
+}
+
+impl RmsNorm {
+    /// Loads `weight` of `dim` channels.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn load(w: &Weights, dim: usize, eps: f32) -> Result<Self> {
+        Ok(Self { weight: w.get("weight", dim)?, eps })
+    }
+
+    /// `xs: (.., C) -> (.., C)`.
+    ///
+    /// # Errors
+    /// If C differs.
+    pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        Ok(candle_nn::ops::rms_norm(&xs.contiguous()?, &self.weight, self.eps)?)
+    }
+}
+
+/// Batch normalisation at inference: a scale and a shift per channel, folded once at load.
+#[derive(Debug, Clone)]
+pub struct BatchNorm {
+    scale: Tensor,
+    shift: Tensor,
+}
+
+impl BatchNorm {
+    /// Loads `running_mean`, `running_var` and, if `affine`, `weight` and `bias`.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn load(w: &Weights, dim: usize, eps: f64, affine: bool) -> Result<Self> {
+        w.ignore("num_batches_tracked");
+        let mean = w.get("running_mean", dim)?;
+        let inv_std = w.get("running_var", dim)?.affine(1.0, eps)?.sqrt()?.recip()?;
+        if !affine {
+            let shift = (&mean * &inv_std)?.neg()?;
+            return Ok(Self { scale: inv_std, shift });
+        }
+        let scale = (w.get("weight", dim)? * inv_std)?;
+        let shift = (w.get("bias", dim)? - (mean * &scale)?)?;
+        Ok(Self { scale, shift })
+    }
+
+    /// `xs: (.., C) -> (.., C)`.
+    ///
+    /// # Errors
+    /// If C differs.
+    pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        Ok(xs.broadcast_mul(&self.scale)?.broadcast_add(&self.shift)?)
+    }
+
+    /// The folded scale and shift per channel, `(C)` each.
+    pub fn scale_shift(&self) -> (&Tensor, &Tensor) {
+        (&self.scale, &self.shift)
+    }
+}

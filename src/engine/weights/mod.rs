@@ -1,0 +1,163 @@
+//! Model weights by name: opens `.safetensors`, hands out tensors, and reports every missing, unused and misshapen one.
+//!
+//! A network asks for its tensors through [`Weights::get`]. A tensor that is absent or has another shape is noted and
+//! replaced by zeros, so that loading goes on and [`Weights::finish`] can list all faults at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::{DType, Device, Shape, Tensor};
+
+use crate::error::{Error, Result};
+
+mod safetensors_file;
+
+use safetensors_file::SafetensorsFile;
+
+/// Where tensors come from.
+trait TensorSource: Send + Sync {
+    /// Names and shapes of everything in the file.
+    fn shapes(&self) -> BTreeMap<String, Vec<usize>>;
+    /// Reads one tensor as stored (f32, f16, bf16 or i64), onto the CPU.
+    fn read(&self, name: &str) -> Result<Tensor>;
+}
+
+struct Store {
+    path: PathBuf,
+    source: Box<dyn TensorSource>,
+    shapes: BTreeMap<String, Vec<usize>>,
+    device: Device,
+    ledger: Mutex<Ledger>,
+}
+
+#[derive(Default)]
+struct Ledger {
+    used: BTreeSet<String>,
+    missing: BTreeMap<String, Vec<usize>>,
+    misshapen: BTreeMap<String, (Vec<usize>, Vec<usize>)>,
+}
+
+/// A view into one weight file below a dotted prefix. Cheap to clone.
+#[derive(Clone)]
+pub struct Weights {
+    store: Arc<Store>,
+    prefix: String,
+}
+
+impl std::fmt::Debug for Weights {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Weights({}, {:?})", self.store.path.display(), self.prefix)
+    }
+}
+
+impl Weights {
+    /// Opens a weight file for `device`.
+    ///
+    /// # Errors
+    /// If the file cannot be read or its header is not that of a weight file.
+    pub fn open(path: &Path, device: &Device) -> Result<Self> {
+        let source = SafetensorsFile::open(path)?;
+        Ok(Self::new(path.to_owned(), Box::new(source), device))
+    }
+
+    fn new(path: PathBuf, source: Box<dyn TensorSource>, device: &Device) -> Self {
+        let shapes = source.shapes();
+        let store = Store { path, source, shapes, device: device.clone(), ledger: Mutex::default() };
+        Self { store: Arc::new(store), prefix: String::new() }
+    }
+
+    /// The file these weights come from.
+    pub fn path(&self) -> &Path {
+        &self.store.path
+    }
+
+    /// The device tensors are put on.
+    pub fn device(&self) -> &Device {
+        &self.store.device
+    }
+
+    /// The view below `name`: `w.pp("layers").pp(3)` sees `layers.3.*`.
+    #[must_use]
+    pub fn pp(&self, name: impl Display) -> Self {
+        Self { store: self.store.clone(), prefix: self.full(&name.to_string()) }
+    }
+
+    fn full(&self, name: &str) -> String {
+        match (self.prefix.is_empty(), name.is_empty()) {
+            (true, _) => name.to_owned(),
+            (false, true) => self.prefix.clone(),
+            (false, false) => format!("{}.{name}", self.prefix),
+        }
+    }
+
+    /// The stored shape of `name`, if it is there.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.store.shapes.get(&self.full(name)).map(Vec::as_slice)
+    }
+
+    /// Whether `name` is there.
+    pub fn contains(&self, name: &str) -> bool {
+        self.shape(name).is_some()
+    }
+
+    /// The tensor `name` as f32 on the device. One that is missing or of another shape is noted for
+    /// [`Self::finish`] and comes back as zeros.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn get(&self, name: &str, shape: impl Into<Shape>) -> Result<Tensor> {
+        let (name, shape) = (self.full(name), shape.into());
+        match self.store.shapes.get(&name) {
+            Some(found) if found == shape.dims() => {
+                self.ledger().used.insert(name.clone());
+                let tensor = self.store.source.read(&name)?;
+                Ok(tensor.to_dtype(DType::F32)?.to_device(&self.store.device)?)
+            }
+            Some(found) => {
+                self.ledger().misshapen.insert(name, (shape.dims().to_vec(), found.clone()));
+                Ok(Tensor::zeros(shape, DType::F32, &self.store.device)?)
+            }
+            None => {
+                self.ledger().missing.insert(name, shape.dims().to_vec());
+                Ok(Tensor::zeros(shape, DType::F32, &self.store.device)?)
+            }
+        }
+    }
+
+    /// Declares every tensor whose full name starts with the prefix and `name` as known but not needed.
+    pub fn ignore(&self, name: &str) {
+        let start = self.full(name);
+        let mut ledger = self.ledger();
+        for key in self.store.shapes.keys().filter(|key| key.starts_with(&start)) {
+            ledger.used.insert(key.clone());
+        }
+    }
+
+    /// Ends loading.
+    ///
+    /// # Errors
+    /// If anything was missing, misshapen or never asked for: the error lists all of it by name.
+    pub fn finish(&self) -> Result<()> {
+        let ledger = self.ledger();
+        let mut faults: Vec<String> = Vec::new();
+        for (name, shape) in &ledger.missing {
+            faults.push(format!("missing {name} {shape:?}"));
+        }
+        for (name, (expected, found)) in &ledger.misshapen {
+            faults.push(format!("{name} should have shape {expected:?} but has {found:?}"));
+        }
+        for name in self.store.shapes.keys().filter(|name| !ledger.used.contains(*name)) {
+            faults.push(format!("unused {name} {:?}", self.store.shapes[name]));
+        }
+        if faults.is_empty() {
+            return Ok(());
+        }
+        Err(Error::model(&self.store.path, format!("these weights do not fit this model:\n  {}", faults.join("\n  "))))
+    }
+
+    fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {
+        self.store.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
