@@ -4,6 +4,14 @@ pub mod error;
 mod kernels;
 pub mod nn;
 pub mod noise;
+pub mod protocol;
+pub mod variant;
+pub mod voice;
 pub mod weights;
+pub mod worker;
 
 pub use error::{Error, Result};
+pub use protocol::{Command, Event};
+pub use variant::Variant;
+pub use voice::Voice;
+pub use worker::Engine;
