@@ -379,7 +379,7 @@ def s3gen_inference(s3gen, speech_tokens, ref, seed, f16_draws, n_cfm_timesteps=
     s3gen.hift_inference = lambda mel, cache: (mels.append(mel.clone()), inner(mel, cache))[1]
     try:
         with recorded_draws(f16_draws) as draws:
-            wav, source = s3gen.inference(speech_tokens, ref_dict=ref_in, n_cfm_timesteps=n_cfm_timesteps)
+            wav, source = type(s3gen).inference(s3gen, speech_tokens, ref_dict=ref_in, n_cfm_timesteps=n_cfm_timesteps)
     finally:
         del s3gen.hift_inference
         c.done()

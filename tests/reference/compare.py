@@ -1,0 +1,95 @@
+"""Compare a run of myna with a recorded run of the reference, stage by stage.
+
+    compare.py RUN -- myna say ... [arguments that choose model, voice and text as in RUN/run.json]
+    compare.py RUN --trace DIR
+
+RUN is an e2e_<variant>/ folder of make_full.py. The first form appends `--trace DIR --noise RUN/noise.safetensors
+--force-tokens RUN/tokens.safetensors --json` to the command, so that both made the same random draws and were fed the
+same speech tokens. Every stage then runs on what myna's own earlier stages gave. For each tensor it prints the relative
+error |a - b| / |b|; integers must be equal. Exit status 1 if any tensor is missing, misshapen or over its tolerance.
+"""
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+# In the order of the pipeline. F0 rounding is integrated into phase, hence the wider bounds from `source` on.
+TOLERANCE = dict(text_tokens=0, speaker_emb=1e-3, cond_prompt_tokens=0, prompt_token=0, prompt_feat=1e-4, x_vector=1e-3,
+                 t3_logits=1e-4, speech_tokens=0, mu=1e-4, mel=1e-3, f0=1e-3, source=1e-2, wav=2e-2, watermarked=2e-2)
+
+
+def load(folder, name):
+    path = folder / f"{name}.safetensors"
+    return load_file(path)[name] if path.exists() else None
+
+
+def squeeze(t):
+    while t.ndim > 1 and t.shape[0] == 1:
+        t = t[0]
+    return t
+
+
+def compare(name, ours, theirs, cfg_weight):
+    """-> (error, note). Integers: the share of positions that differ."""
+    if name == "t3_logits" and ours.ndim == 3 and ours.shape[1] == 2:  # guidance not yet applied
+        ours = ours[:, 0] + cfg_weight * (ours[:, 0] - ours[:, 1])
+    ours, theirs, note = squeeze(ours), squeeze(theirs), ""
+    if name == "prompt_feat" and ours.shape == theirs.T.shape and ours.shape != theirs.shape:
+        ours = ours.T
+    if ours.shape != theirs.shape:
+        if ours.ndim != theirs.ndim or ours.shape[1:] != theirs.shape[1:] and ours.shape[:-1] != theirs.shape[:-1]:
+            return float("inf"), f"shape {list(ours.shape)}, reference {list(theirs.shape)}"
+        note = f"shape {list(ours.shape)}, reference {list(theirs.shape)}: common part"
+        cut = tuple(slice(0, min(a, b)) for a, b in zip(ours.shape, theirs.shape))
+        ours, theirs = ours[cut], theirs[cut]
+    if not theirs.is_floating_point():
+        return float((ours.long() != theirs.long()).float().mean()), note
+    a, b = ours.double(), theirs.double()
+    return float((a - b).norm() / b.norm().clamp_min(1e-30)), note
+
+
+def main():
+    argv = sys.argv[1:]
+    command = argv[argv.index("--") + 1:] if "--" in argv else []
+    ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    ap.add_argument("run", type=Path)
+    ap.add_argument("--trace", type=Path, help="an existing trace folder: run nothing")
+    ap.add_argument("--cfg-weight", type=float, default=0.5)
+    ap.add_argument("--scale", type=float, default=1.0, help="multiply every tolerance, for reduced precision")
+    ap.add_argument("--only", default="", help="comma separated tensor names")
+    a = ap.parse_args(argv[: argv.index("--")] if "--" in argv else argv)
+    trace = a.trace
+    if trace is None:
+        if not command:
+            ap.error("give a command after -- or --trace")
+        trace = Path(tempfile.mkdtemp(prefix="trace-"))
+        command += ["--trace", str(trace), "--noise", str(a.run / "noise.safetensors"),
+                    "--force-tokens", str(a.run / "tokens.safetensors"), "--json"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            sys.exit(f"{command[0]} ended with {done.returncode}")
+        print(done.stdout.strip()[-2000:], file=sys.stderr)
+    spec = json.loads((a.run / "run.json").read_text())
+    names = [n for n in a.only.split(",") if n] or list(TOLERANCE)
+    print(f"| {spec['variant']} | shape | error | bound | |\n|---|---|---|---|---|")
+    bad = False
+    for name in names:
+        theirs, ours, bound = load(a.run, name), load(trace, name), TOLERANCE[name] * a.scale
+        if theirs is None or ours is None:
+            error, note = float("inf"), "not in the trace" if theirs is not None else "not recorded"
+        else:
+            error, note = compare(name, ours, theirs, a.cfg_weight)
+        ok = error <= bound
+        bad |= not ok
+        shape = list(theirs.shape) if theirs is not None else "-"
+        print(f"| {name} | {shape} | {error:.2e} | {bound:.0e} | {'' if ok else 'FAIL '}{note} |")
+    sys.exit(bad)
+
+
+if __name__ == "__main__":
+    main()
