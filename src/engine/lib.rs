@@ -5,6 +5,7 @@ mod kernels;
 pub mod nn;
 pub mod noise;
 pub mod protocol;
+pub mod s3gen;
 pub mod variant;
 pub mod voice;
 pub mod weights;
