@@ -1,6 +1,7 @@
 //! Text and a reference voice in, speech out: the Chatterbox family of models.
 
 pub mod error;
+pub mod files;
 mod kernels;
 pub mod nn;
 pub mod noise;

@@ -1,4 +1,4 @@
-//! Model weights by name: opens `.safetensors`, hands out tensors, and reports every missing, unused and misshapen one.
+//! Model weights by name: opens `.safetensors` and `.pt`, hands out tensors, and reports every missing, unused and misshapen one.
 //!
 //! A network asks for its tensors through [`Weights::get`]. A tensor that is absent or has another shape is noted and
 //! replaced by zeros, so that loading goes on and [`Weights::finish`] can list all faults at once.
@@ -12,14 +12,21 @@ use candle_core::{DType, Device, Shape, Tensor};
 
 use crate::error::{Error, Result};
 
+mod pickle;
 mod safetensors_file;
+mod torch_file;
 
 use safetensors_file::SafetensorsFile;
+use torch_file::TorchFile;
 
 /// Where tensors come from.
 trait TensorSource: Send + Sync {
     /// Names and shapes of everything in the file.
     fn shapes(&self) -> BTreeMap<String, Vec<usize>>;
+    /// A line of the file's own description.
+    fn metadata(&self, _key: &str) -> Option<String> {
+        None
+    }
     /// Reads one tensor as stored (f32, f16, bf16 or i64), onto the CPU.
     fn read(&self, name: &str) -> Result<Tensor>;
 }
@@ -58,8 +65,13 @@ impl Weights {
     /// # Errors
     /// If the file cannot be read or its header is not that of a weight file.
     pub fn open(path: &Path, device: &Device) -> Result<Self> {
-        let source = SafetensorsFile::open(path)?;
-        Ok(Self::new(path.to_owned(), Box::new(source), device))
+        let mut magic = [0u8; 4];
+        let mut file = std::fs::File::open(path).map_err(|e| Error::io(path, e))?;
+        // A short file is left to the reader of its format, which says so better.
+        let is_zip = std::io::Read::read_exact(&mut file, &mut magic).is_ok() && &magic == b"PK\x03\x04";
+        let source: Box<dyn TensorSource> =
+            if is_zip { Box::new(TorchFile::open(path)?) } else { Box::new(SafetensorsFile::open(path)?) };
+        Ok(Self::new(path.to_owned(), source, device))
     }
 
     fn new(path: PathBuf, source: Box<dyn TensorSource>, device: &Device) -> Self {
@@ -71,6 +83,11 @@ impl Weights {
     /// The file these weights come from.
     pub fn path(&self) -> &Path {
         &self.store.path
+    }
+
+    /// A line of the file's own description, where its format has one.
+    pub fn metadata(&self, key: &str) -> Option<String> {
+        self.store.source.metadata(key)
     }
 
     /// The device tensors are put on.
@@ -126,6 +143,19 @@ impl Weights {
         }
     }
 
+    /// The tensor `name` as stored: its own type and shape, on the CPU. Nothing if it is absent.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn get_raw(&self, name: &str) -> Result<Option<Tensor>> {
+        let name = self.full(name);
+        if !self.store.shapes.contains_key(&name) {
+            return Ok(None);
+        }
+        self.ledger().used.insert(name.clone());
+        self.store.source.read(&name).map(Some)
+    }
+
     /// Declares every tensor whose full name starts with the prefix and `name` as known but not needed.
     pub fn ignore(&self, name: &str) {
         let start = self.full(name);
@@ -161,3 +191,6 @@ impl Weights {
         self.store.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;

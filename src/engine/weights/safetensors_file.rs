@@ -67,6 +67,10 @@ impl TensorSource for SafetensorsFile {
         self.metadata.tensors().into_iter().map(|(name, info)| (name, info.shape.clone())).collect()
     }
 
+    fn metadata(&self, key: &str) -> Option<String> {
+        self.metadata.metadata().as_ref()?.get(key).cloned()
+    }
+
     fn read(&self, name: &str) -> Result<Tensor> {
         let info = self.metadata.info(name).ok_or_else(|| Error::internal(format!("no tensor {name}")))?;
         let dtype = match info.dtype {
