@@ -155,6 +155,9 @@ fn flac(samples: &[f32], sample_rate_hz: u32, about: &str) -> Result<Vec<u8>> {
     let source = flacenc::source::MemSource::from_samples(&integers, 1, 24, sample_rate_hz as usize);
     let mut stream = flacenc::encode_with_fixed_block_size(&config, source, config.block_size)
         .map_err(|e| failed(&e.to_string()))?;
+    // The shorter last block does not count; decoders take a smaller minimum for a stream of varying blocks.
+    let block = config.block_size;
+    stream.stream_info_mut().set_block_sizes(block, block).map_err(|e| failed(&e.to_string()))?;
     let comment = MetadataBlockData::new_unknown(4, &vorbis_comment(about)).map_err(|e| failed(&e.to_string()))?;
     stream.add_metadata_block(comment);
     let mut sink = ByteSink::new();
