@@ -7,6 +7,7 @@ pub mod nn;
 pub mod noise;
 pub mod protocol;
 pub mod s3gen;
+pub mod text;
 pub mod variant;
 pub mod voice;
 pub mod weights;
