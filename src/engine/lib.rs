@@ -1,5 +1,6 @@
 //! Text and a reference voice in, speech out: the Chatterbox family of models.
 
+pub mod dsp;
 pub mod error;
 pub mod files;
 mod kernels;
