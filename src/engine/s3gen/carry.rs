@@ -1,0 +1,147 @@
+//! What causal layers carry from one stretch of a stream to the next.
+//!
+//! A causal convolution needs its last `kernel - 1` input rows, an attention layer the keys and values it may still be
+//! asked about. A network's forward pass takes a [`Carry`] and visits its layers in a fixed order, so a layer finds
+//! what it left there at the previous stretch. With nothing carried the same pass is the ordinary, whole forward.
+
+use candle_core::Tensor;
+
+use super::config::Chunks;
+use crate::error::{Error, Result};
+use crate::nn::{Conv1d, Mask};
+
+/// Memory of all streaming layers of one network.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Carry {
+    streaming: bool,
+    slots: Vec<Slot>,
+    cursor: usize,
+}
+
+#[derive(Debug, Clone)]
+enum Slot {
+    /// The last input rows of a convolution, `(B, kernel - 1, C)`.
+    Rows(Tensor),
+    /// Keys and values, `(B, T, H, D)` each.
+    Keys(Tensor, Tensor),
+}
+
+/// Where the rows of a pass stand in their stream, and by which rule they see others.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// Rows of the stream that came before this pass.
+    pub start: usize,
+    /// The chunk rule; `None`: everything in the pass sees everything.
+    pub chunks: Option<Chunks>,
+}
+
+impl Place {
+    /// What `queries` rows of this pass see of `keys` rows that end where the pass ends.
+    pub(super) fn mask(&self, queries: usize, keys: usize) -> Mask {
+        let Some(Chunks { size, left }) = self.chunks else {
+            return Mask::Full;
+        };
+        let first_key = self.start + queries - keys;
+        let range = |query: usize| {
+            let chunk = (self.start + query) / size;
+            let from = left.map_or(0, |left| chunk.saturating_sub(left) * size);
+            let to = ((chunk + 1) * size).min(first_key + keys);
+            (from.saturating_sub(first_key) as u32, (to - first_key) as u32)
+        };
+        Mask::Ranges((0..queries).map(range).collect())
+    }
+
+    /// How many of the newest rows the pass after this one (of `rows` rows) may still look at.
+    fn rows_to_keep(&self, rows: usize) -> usize {
+        let next = self.start + rows;
+        match self.chunks {
+            Some(Chunks { size, left: Some(left) }) => next - (next / size).saturating_sub(left) * size,
+            _ => next,
+        }
+    }
+}
+
+impl Carry {
+    /// For a stretch-by-stretch run; [`Carry::default`] carries nothing.
+    pub(super) fn streaming() -> Self {
+        Self { streaming: true, ..Self::default() }
+    }
+
+    /// Begins a pass: the next layer to ask is the network's first.
+    pub(super) fn rewind(&mut self) {
+        self.cursor = 0;
+    }
+
+    /// A causal convolution, `xs: (B, T, in) -> (B, T, out)`; before the stream there were zeros.
+    pub(super) fn conv(&mut self, conv: &Conv1d, xs: &Tensor) -> Result<Tensor> {
+        if !self.streaming {
+            return conv.forward(xs);
+        }
+        let history = conv.config().left;
+        let rows = match self.slots.get(self.cursor) {
+            Some(Slot::Rows(past)) => Tensor::cat(&[past, xs], 1)?,
+            Some(Slot::Keys(..)) => return Err(Error::internal("the layers of a stream changed places")),
+            None => xs.pad_with_zeros(1, history, 0)?,
+        };
+        let kept = rows.narrow(1, rows.dims3()?.1 - history, history)?.contiguous()?;
+        self.put(Slot::Rows(kept));
+        conv.forward_unpadded(&rows)
+    }
+
+    /// All keys and values the rows of this pass may look at, `(B, T', H, D)`: the carried ones, then `k` and `v`.
+    pub(super) fn keys(&mut self, k: Tensor, v: Tensor, place: &Place) -> Result<(Tensor, Tensor)> {
+        if !self.streaming {
+            return Ok((k, v));
+        }
+        let rows = k.dims4()?.1;
+        let (k, v) = match self.slots.get(self.cursor) {
+            Some(Slot::Keys(past_k, past_v)) => (Tensor::cat(&[past_k, &k], 1)?, Tensor::cat(&[past_v, &v], 1)?),
+            Some(Slot::Rows(_)) => return Err(Error::internal("the layers of a stream changed places")),
+            None => (k, v),
+        };
+        let len = k.dims4()?.1;
+        let keep = place.rows_to_keep(rows).min(len);
+        // A copy, so that the dropped rows are freed.
+        let tail = |t: &Tensor| t.narrow(1, len - keep, keep)?.force_contiguous();
+        self.put(Slot::Keys(tail(&k)?, tail(&v)?));
+        Ok((k, v))
+    }
+
+    fn put(&mut self, slot: Slot) {
+        match self.slots.get_mut(self.cursor) {
+            Some(place) => *place = slot,
+            None => self.slots.push(slot),
+        }
+        self.cursor += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::panic)]
+    use super::*;
+
+    fn ranges(place: Place, queries: usize, keys: usize) -> Vec<(u32, u32)> {
+        match place.mask(queries, keys) {
+            Mask::Ranges(ranges) => ranges,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_row_sees_its_chunk_and_as_many_before_as_it_may() {
+        let rule = |left| Some(Chunks { size: 2, left });
+        assert_eq!(ranges(Place { start: 0, chunks: rule(None) }, 5, 5), [(0, 2), (0, 2), (0, 4), (0, 4), (0, 5)]);
+        assert_eq!(ranges(Place { start: 0, chunks: rule(Some(1)) }, 5, 5), [(0, 2), (0, 2), (0, 4), (0, 4), (2, 5)]);
+        // Rows 4 and 5 of a stream whose carried keys begin at row 2.
+        assert_eq!(ranges(Place { start: 4, chunks: rule(Some(1)) }, 2, 4), [(0, 4), (0, 4)]);
+    }
+
+    #[test]
+    fn only_what_the_next_chunk_can_see_is_kept() {
+        let place = |start, left| Place { start, chunks: Some(Chunks { size: 4, left }) };
+        assert_eq!(place(0, Some(1)).rows_to_keep(8), 4);
+        assert_eq!(place(8, Some(2)).rows_to_keep(4), 8);
+        assert_eq!(place(8, None).rows_to_keep(4), 12);
+    }
+}

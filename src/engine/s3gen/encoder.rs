@@ -1,0 +1,275 @@
+//! The token encoder: a conformer that looks three tokens ahead and doubles the rate to that of the mel.
+//!
+//! `embed -> pre-lookahead -> conformer layers -> nearest upsampling and convolution -> embed -> conformer layers ->
+//! norm`, after the `UpsampleConformerEncoder` of CosyVoice 2 (Du et al., 2024). Its attention is that of
+//! Transformer-XL (Dai et al., 2019):
+//!
+//! `score[i, j] = ((q_i + u) · k_j + (q_i + v) · p_(i - j)) / sqrt(d)`, with `p` a projected sinusoid of the distance.
+
+use candle_core::{Device, Tensor};
+
+use super::carry::{Carry, Place};
+use super::config::{ChunkCausalConfig, FRAMES_PER_TOKEN, FlowConfig, LOOKAHEAD_TOKENS};
+use crate::error::Result;
+use crate::nn::{Conv1d, ConvConfig, LayerNorm, Linear, attend, leaky_relu, silu};
+use crate::weights::Weights;
+
+/// Rows of the relative term computed at once: larger wastes products at the corners, smaller wastes calls.
+const RELATIVE_BLOCK: usize = 64;
+
+/// Embedded tokens to a sequence at twice their rate.
+#[derive(Debug, Clone)]
+pub(super) struct UpsampleConformerEncoder {
+    embed: InputLayer,
+    pre_lookahead: PreLookahead,
+    encoders: Vec<ConformerLayer>,
+    up_conv: Conv1d,
+    up_embed: InputLayer,
+    up_encoders: Vec<ConformerLayer>,
+    after_norm: LayerNorm,
+    chunks: Option<ChunkCausalConfig>,
+    dim: usize,
+}
+
+impl UpsampleConformerEncoder {
+    /// Loads the tensors below `w`.
+    pub(super) fn load(w: &Weights, config: &FlowConfig) -> Result<Self> {
+        let dim = config.dim;
+        let layers = |name: &str, count: usize| -> Result<Vec<ConformerLayer>> {
+            (0..count).map(|i| ConformerLayer::load(&w.pp(name).pp(i), config)).collect()
+        };
+        Ok(Self {
+            embed: InputLayer::load(&w.pp("embed.out"), dim)?,
+            pre_lookahead: PreLookahead::load(&w.pp("pre_lookahead_layer"), dim)?,
+            encoders: layers("encoders", config.blocks)?,
+            up_conv: Conv1d::load(&w.pp("up_layer.conv"), dim, dim, ConvConfig::causal(5))?,
+            up_embed: InputLayer::load(&w.pp("up_embed.out"), dim)?,
+            up_encoders: layers("up_encoders", config.up_blocks)?,
+            after_norm: LayerNorm::load(&w.pp("after_norm"), dim, 1e-5)?,
+            chunks: config.chunk_causal,
+            dim,
+        })
+    }
+
+    /// `xs: (1, n, dim)`, of which the last `ahead` rows are only looked at -> `(1, 2 (n - ahead), dim)`.
+    ///
+    /// `start` tokens of the stream came before; `carry` remembers them.
+    pub(super) fn forward(&self, xs: &Tensor, ahead: usize, start: usize, carry: &mut Carry) -> Result<Tensor> {
+        carry.rewind();
+        let xs = self.embed.forward(xs)?;
+        let mut xs = self.pre_lookahead.forward(&xs, ahead, carry)?;
+        let place = Place { start, chunks: self.chunks.map(|c| c.tokens()) };
+        for layer in &self.encoders {
+            xs = layer.forward(&xs, &place, carry)?;
+        }
+        let xs = carry.conv(&self.up_conv, &upsample(&xs)?)?;
+        let mut xs = self.up_embed.forward(&xs)?;
+        let place = Place { start: start * FRAMES_PER_TOKEN, chunks: self.chunks.map(|c| c.frames()) };
+        for layer in &self.up_encoders {
+            xs = layer.forward(&xs, &place, carry)?;
+        }
+        self.after_norm.forward(&xs)
+    }
+
+    /// Width of the output.
+    pub(super) fn dim(&self) -> usize {
+        self.dim
+    }
+}
+
+/// Every row twice: `(B, T, C) -> (B, 2T, C)`.
+fn upsample(xs: &Tensor) -> Result<Tensor> {
+    let (b, t, c) = xs.dims3()?;
+    let twice = xs.unsqueeze(2)?.broadcast_as((b, t, FRAMES_PER_TOKEN, c))?;
+    Ok(twice.reshape((b, FRAMES_PER_TOKEN * t, c))?)
+}
+
+/// `LayerNorm(x W + b) · sqrt(dim)`.
+#[derive(Debug, Clone)]
+struct InputLayer {
+    linear: Linear,
+    norm: LayerNorm,
+    scale: f64,
+}
+
+impl InputLayer {
+    fn load(w: &Weights, dim: usize) -> Result<Self> {
+        Ok(Self {
+            linear: Linear::load(&w.pp(0), dim, dim)?,
+            norm: LayerNorm::load(&w.pp(1), dim, 1e-5)?,
+            scale: (dim as f64).sqrt(),
+        })
+    }
+
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        Ok((self.norm.forward(&self.linear.forward(xs)?)? * self.scale)?)
+    }
+}
+
+/// Two convolutions that let a token hear of the three behind it.
+#[derive(Debug, Clone)]
+struct PreLookahead {
+    conv1: Conv1d,
+    conv2: Conv1d,
+}
+
+impl PreLookahead {
+    fn load(w: &Weights, dim: usize) -> Result<Self> {
+        let ahead = ConvConfig { left: 0, right: LOOKAHEAD_TOKENS, ..ConvConfig::causal(LOOKAHEAD_TOKENS + 1) };
+        Ok(Self {
+            conv1: Conv1d::load(&w.pp("conv1"), dim, dim, ahead)?,
+            conv2: Conv1d::load(&w.pp("conv2"), dim, dim, ConvConfig::causal(3))?,
+        })
+    }
+
+    /// `(1, n, C) -> (1, n - ahead, C)`; what is missing of the look-ahead is zero.
+    fn forward(&self, xs: &Tensor, ahead: usize, carry: &mut Carry) -> Result<Tensor> {
+        let rows = xs.dims3()?.1 - ahead;
+        let padded = xs.pad_with_zeros(1, 0, LOOKAHEAD_TOKENS - ahead)?;
+        let ys = leaky_relu(&self.conv1.forward_unpadded(&padded)?, 0.01)?;
+        Ok((carry.conv(&self.conv2, &ys)? + xs.narrow(1, 0, rows)?)?)
+    }
+}
+
+/// `x += attention(norm(x)); x += w_2 silu(w_1 norm(x))`.
+#[derive(Debug, Clone)]
+struct ConformerLayer {
+    norm_mha: LayerNorm,
+    self_attn: RelativeAttention,
+    norm_ff: LayerNorm,
+    w_1: Linear,
+    w_2: Linear,
+}
+
+impl ConformerLayer {
+    fn load(w: &Weights, config: &FlowConfig) -> Result<Self> {
+        let (dim, inner) = (config.dim, config.feed_forward);
+        Ok(Self {
+            norm_mha: LayerNorm::load(&w.pp("norm_mha"), dim, 1e-12)?,
+            self_attn: RelativeAttention::load(&w.pp("self_attn"), dim, config.heads)?,
+            norm_ff: LayerNorm::load(&w.pp("norm_ff"), dim, 1e-12)?,
+            w_1: Linear::load(&w.pp("feed_forward.w_1"), dim, inner)?,
+            w_2: Linear::load(&w.pp("feed_forward.w_2"), inner, dim)?,
+        })
+    }
+
+    fn forward(&self, xs: &Tensor, place: &Place, carry: &mut Carry) -> Result<Tensor> {
+        let xs = (xs + self.self_attn.forward(&self.norm_mha.forward(xs)?, place, carry)?)?;
+        let hidden = silu(&self.w_1.forward(&self.norm_ff.forward(&xs)?)?)?;
+        Ok((&xs + self.w_2.forward(&hidden)?)?)
+    }
+}
+
+/// Multi-head attention with a relative-position term.
+#[derive(Debug, Clone)]
+struct RelativeAttention {
+    qkv: Linear,
+    linear_pos: Linear,
+    linear_out: Linear,
+    /// `(H, D)`.
+    pos_bias_u: Tensor,
+    /// `(H, D)`.
+    pos_bias_v: Tensor,
+    heads: usize,
+    head_dim: usize,
+}
+
+impl RelativeAttention {
+    fn load(w: &Weights, dim: usize, heads: usize) -> Result<Self> {
+        let head_dim = dim / heads;
+        let linear = |name: &str| Linear::load(&w.pp(name), dim, dim);
+        Ok(Self {
+            qkv: Linear::fuse(&[&linear("linear_q")?, &linear("linear_k")?, &linear("linear_v")?])?,
+            linear_pos: Linear::load_no_bias(&w.pp("linear_pos"), dim, dim)?,
+            linear_out: linear("linear_out")?,
+            pos_bias_u: w.get("pos_bias_u", (heads, head_dim))?,
+            pos_bias_v: w.get("pos_bias_v", (heads, head_dim))?,
+            heads,
+            head_dim,
+        })
+    }
+
+    /// `xs: (1, T, C) -> (1, T, C)`.
+    fn forward(&self, xs: &Tensor, place: &Place, carry: &mut Carry) -> Result<Tensor> {
+        let (b, t, dim) = xs.dims3()?;
+        let qkv = self.qkv.forward(xs)?.reshape((b, t, 3, self.heads, self.head_dim))?;
+        let part = |i: usize| qkv.narrow(2, i, 1)?.squeeze(2);
+        let q = part(0)?;
+        let (k, v) = carry.keys(part(1)?, part(2)?, place)?;
+        let keys = k.dims4()?.1;
+        let scale = 1.0 / (self.head_dim as f64).sqrt();
+        // The last key stands beside the last query, so distances run from keys - 1 down to 1 - queries.
+        let table = distance_table(keys as isize - 1, t + keys - 1, dim, xs.device())?;
+        let p = self.linear_pos.forward(&table)?.reshape((t + keys - 1, self.heads, self.head_dim))?;
+        let q_v = (q.broadcast_add(&self.pos_bias_v)?.squeeze(0)? * scale)?;
+        let bias = relative_term(&q_v, &p, keys)?.unsqueeze(0)?;
+        let q_u = q.broadcast_add(&self.pos_bias_u)?;
+        let out = attend(&q_u, &k, &v, scale, &place.mask(t, keys), Some(&bias))?;
+        self.linear_out.forward(&out)
+    }
+}
+
+/// Sinusoids of the distances `furthest, furthest - 1, ..`: `(1, rows, dim)`, sine and cosine interleaved.
+fn distance_table(furthest: isize, rows: usize, dim: usize, device: &Device) -> Result<Tensor> {
+    let step = -(10000f32.ln() / dim as f32);
+    let frequencies: Vec<f32> = (0..dim).step_by(2).map(|j| (j as f32 * step).exp()).collect();
+    let mut values = Vec::with_capacity(rows * dim);
+    for row in 0..rows {
+        let distance = (furthest - row as isize) as f32;
+        for frequency in &frequencies {
+            let (sin, cos) = (distance * frequency).sin_cos();
+            values.extend([sin, cos]);
+        }
+    }
+    Ok(Tensor::from_vec(values, (1, rows, dim), device)?)
+}
+
+/// `out[h, i, j] = q[i, h] · p[r, h]`, where row `r` of `p` belongs to the distance of query `i` from key `j`.
+///
+/// `q: (Tq, H, D)`; `p: (Tq + keys - 1, H, D)`, the distances falling from `keys - 1` to `1 - Tq`; `(H, Tq, keys)`.
+///
+/// Query `i` needs `keys` neighbouring rows of `p`, one further down for each query before it. For a block of queries
+/// this is one product whose row `i` begins one column earlier than row `i - 1`; read with rows shorter by one, the
+/// windows stand in line, so the shift costs no gather and the product hardly exceeds what is needed.
+fn relative_term(q: &Tensor, p: &Tensor, keys: usize) -> Result<Tensor> {
+    let (queries, heads, _) = q.dims3()?;
+    let q = q.transpose(0, 1)?.contiguous()?;
+    let p = p.transpose(0, 1)?.contiguous()?;
+    let mut blocks = Vec::with_capacity(queries.div_ceil(RELATIVE_BLOCK));
+    for first in (0..queries).step_by(RELATIVE_BLOCK) {
+        let rows = RELATIVE_BLOCK.min(queries - first);
+        let width = keys + rows - 1;
+        let window = p.narrow(1, queries - first - rows, width)?;
+        let scores = q.narrow(1, first, rows)?.matmul(&window.t()?)?;
+        blocks.push(if rows == 1 {
+            scores
+        } else {
+            let line = scores.reshape((heads, rows * width))?.narrow(1, rows - 1, rows * (width - 1))?;
+            line.reshape((heads, rows, width - 1))?.narrow(2, 0, keys)?
+        });
+    }
+    Ok(Tensor::cat(&blocks, 1)?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_relative_term_pairs_every_query_with_its_distance() {
+        // One channel: p holds the distances themselves and q is 1, so the term is the distance.
+        for (queries, keys) in [(1, 1), (1, 5), (3, 3), (70, 70), (65, 130), (130, 200)] {
+            let rows = queries + keys - 1;
+            let p: Vec<f32> = (0..rows).map(|r| keys as f32 - 1.0 - r as f32).collect();
+            let p = Tensor::from_vec(p, (rows, 1, 1), &Device::Cpu).unwrap();
+            let q = Tensor::ones((queries, 1, 1), candle_core::DType::F32, &Device::Cpu).unwrap();
+            let term = relative_term(&q, &p, keys).unwrap().squeeze(0).unwrap().to_vec2::<f32>().unwrap();
+            for (i, row) in term.iter().enumerate() {
+                let query_position = keys - queries + i;
+                let expected: Vec<f32> = (0..keys).map(|j| query_position as f32 - j as f32).collect();
+                assert_eq!(row, &expected, "{queries} queries, {keys} keys, query {i}");
+            }
+        }
+    }
+}

@@ -1,0 +1,312 @@
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::noise::{NoiseSource, SeededNoise};
+
+fn fixture(path: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/tiny")).join(path)
+}
+
+struct Stage(HashMap<String, Tensor>);
+
+impl Stage {
+    fn open(name: &str) -> Self {
+        let path = fixture(&format!("stages/{name}.safetensors"));
+        Self(candle_core::safetensors::load(path, &Device::Cpu).unwrap())
+    }
+
+    fn get(&self, name: &str) -> Tensor {
+        self.0[name].clone()
+    }
+
+    /// `(B, C, T)` of the reference as `(B, T, C)`.
+    fn rows(&self, name: &str) -> Tensor {
+        self.get(name).transpose(1, 2).unwrap().contiguous().unwrap()
+    }
+
+    fn tokens(&self, name: &str) -> Vec<u32> {
+        let tokens: Vec<i64> = self.get(name).flatten_all().unwrap().to_vec1().unwrap();
+        tokens.into_iter().map(|token| token as u32).collect()
+    }
+
+    fn reference(&self) -> S3GenReference {
+        S3GenReference {
+            prompt_token: self.tokens("prompt_token"),
+            prompt_feat: self.get("prompt_feat"),
+            x_vector: self.get("x_vector"),
+        }
+    }
+}
+
+/// Recorded flow noise, `(frames, 80)`; the rest is not asked for.
+struct Replay(Vec<f32>);
+
+impl Replay {
+    fn new(z: &Tensor) -> Self {
+        Self(z.flatten_all().unwrap().to_vec1().unwrap())
+    }
+}
+
+impl NoiseSource for Replay {
+    fn uniform(&self, _: usize, _: usize) -> f32 {
+        panic!("the flow draws no tokens")
+    }
+
+    fn flow(&self, _: usize, start: usize, frames: usize) -> Vec<f32> {
+        self.0[start * MEL_CHANNELS..(start + frames) * MEL_CHANNELS].to_vec()
+    }
+
+    fn phases(&self, _: usize, _: usize) -> Vec<f32> {
+        panic!("the flow has no phases")
+    }
+
+    fn source(&self, _: usize, _: usize, _: usize, _: usize) -> Vec<f32> {
+        panic!("the flow has no source")
+    }
+}
+
+fn never() -> bool {
+    false
+}
+
+fn run(noise: &dyn NoiseSource) -> FlowRun<'_> {
+    FlowRun { noise, sentence: 0, cancelled: &never }
+}
+
+fn error(a: &Tensor, b: &Tensor) -> f32 {
+    assert_eq!(a.dims(), b.dims());
+    let norm = |t: &Tensor| t.sqr().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap().sqrt();
+    norm(&(a - b).unwrap()) / norm(b)
+}
+
+#[track_caller]
+fn assert_close(a: &Tensor, b: &Tensor, tolerance: f32, what: &str) {
+    let error = error(a, b);
+    assert!(error <= tolerance, "{what}: relative error {error:e} above {tolerance:e}");
+}
+
+fn tiny_config() -> FlowConfig {
+    let json = std::fs::read_to_string(fixture("english/config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_str(&json).unwrap();
+    serde_json::from_value(config["flow"].clone()).unwrap()
+}
+
+fn mean_flow_with(config: &FlowConfig) -> S3Gen {
+    let weights = Weights::open(&fixture("shared/s3gen_meanflow.safetensors"), &Device::Cpu).unwrap();
+    let s3gen = S3Gen::load(&weights, config).unwrap();
+    for other in ["tokenizer", "speaker_encoder", "mel2wav"] {
+        weights.ignore(other);
+    }
+    weights.finish().unwrap();
+    s3gen
+}
+
+/// The same weights without the time mixer, which makes a standard flow of them.
+fn standard_with(config: &FlowConfig) -> S3Gen {
+    let mut tensors =
+        candle_core::safetensors::load(fixture("shared/s3gen_meanflow.safetensors"), &Device::Cpu).unwrap();
+    tensors.retain(|name, _| name.starts_with("flow.") && !name.contains("time_embed_mixer"));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s3gen.safetensors");
+    candle_core::safetensors::save(&tensors, &path).unwrap();
+    let weights = Weights::open(&path, &Device::Cpu).unwrap();
+    let s3gen = S3Gen::load(&weights, config).unwrap();
+    weights.finish().unwrap();
+    s3gen
+}
+
+fn mean_flow() -> S3Gen {
+    mean_flow_with(&tiny_config())
+}
+
+fn chunked(chunk_tokens: usize, left: Option<usize>, estimator: Option<usize>) -> FlowConfig {
+    let chunk_causal = Some(ChunkCausalConfig {
+        chunk_tokens,
+        left_chunks: left,
+        estimator_chunk_frames: estimator,
+        estimator_left_chunks: None,
+    });
+    FlowConfig { chunk_causal, ..tiny_config() }
+}
+
+/// Streams `tokens` in stretches of the given lengths, the last one closing the utterance.
+fn stream(s3gen: &S3Gen, reference: &S3GenReference, tokens: &[u32], cuts: &[usize], options: &FlowOptions) -> Tensor {
+    let noise = SeededNoise::new(5);
+    let mut state = s3gen.start(reference, options).unwrap();
+    let (mut from, mut frames) = (0, Vec::new());
+    for (i, &len) in cuts.iter().enumerate() {
+        let last = i + 1 == cuts.len();
+        let chunk = s3gen.decode(&mut state, &tokens[from..from + len], last, &run(&noise)).unwrap();
+        from += len;
+        frames.push(chunk.frames);
+    }
+    assert_eq!(from, tokens.len());
+    Tensor::cat(&frames, 1).unwrap()
+}
+
+fn odd(reference: &S3GenReference) -> S3GenReference {
+    let more = reference.prompt_feat.narrow(1, 0, 1).unwrap();
+    let prompt_feat = Tensor::cat(&[&reference.prompt_feat, &more], 1).unwrap();
+    S3GenReference { prompt_feat, ..reference.clone() }
+}
+
+fn utterance(len: u32) -> Vec<u32> {
+    (0..len).map(|i| (i * 2357 + 11) % 6561).collect()
+}
+
+#[test]
+fn the_standard_flow_equals_the_reference() {
+    let (s3gen, stage) = (standard_with(&tiny_config()), Stage::open("flow_std"));
+    let options = s3gen.default_options();
+    assert_eq!(options.solver, Solver::CFM);
+    let noise = Replay::new(&stage.rows("z"));
+    let trace = s3gen.trace(&stage.reference(), &stage.tokens("speech_tokens"), &options, &run(&noise)).unwrap();
+    assert_close(&trace.mu, &stage.rows("mu"), 1e-4, "mu");
+    assert_close(&trace.mel, &stage.rows("mel"), 1e-4, "mel");
+}
+
+#[test]
+fn the_mean_flow_equals_the_reference() {
+    let (s3gen, stage, shared) = (mean_flow(), Stage::open("flow_meanflow"), Stage::open("flow_std"));
+    let options = s3gen.default_options();
+    assert_eq!(options.solver, Solver::MEAN_FLOW);
+    let noise = Replay::new(&stage.rows("z"));
+    let tokens = shared.tokens("speech_tokens");
+    let mel = s3gen.mel(&shared.reference(), &tokens, &options, &run(&noise)).unwrap();
+    assert_close(&mel, &stage.rows("mel"), 1e-4, "mel");
+}
+
+#[test]
+fn encoder_and_estimator_equal_the_reference_step_by_step() {
+    let stage = Stage::open("flow_std");
+    let s3gen = standard_with(&tiny_config());
+    let speaker = s3gen.flow.speaker(&stage.get("x_vector")).unwrap();
+    assert_close(&speaker, &stage.get("spks"), 1e-5, "speaker");
+    let (mu, feat) = (stage.rows("mu"), stage.get("prompt_feat"));
+    let cond = feat.pad_with_zeros(1, 0, mu.dims()[1] - feat.dims()[1]).unwrap();
+    let conditions = Conditions { mu: &mu, speaker: &speaker, cond: &cond };
+    let velocities = s3gen.flow.velocities(&stage.rows("z"), &conditions, Solver::CFM).unwrap();
+    assert_close(&velocities, &stage.rows("step0.v"), 1e-4, "both rows of the first velocity");
+    let times: Vec<f32> = stage.get("t").to_vec1().unwrap();
+    for (ours, theirs) in Solver::CFM.schedule().iter().zip(times) {
+        assert!((ours - theirs).abs() < 1e-6, "{ours} {theirs}");
+    }
+
+    let (s3gen, mean) = (mean_flow(), Stage::open("flow_meanflow"));
+    let velocity = s3gen.flow.velocities(&mean.rows("z"), &conditions, Solver::MEAN_FLOW).unwrap();
+    assert_close(&velocity, &mean.rows("step0.v"), 1e-4, "the first mean velocity");
+}
+
+#[test]
+fn an_odd_reference_costs_one_frame() {
+    let (s3gen, reference) = (mean_flow(), odd(&Stage::open("flow_std").reference()));
+    let options = s3gen.default_options();
+    let mel = s3gen.mel(&reference, &utterance(9), &options, &run(&SeededNoise::new(5))).unwrap();
+    assert_eq!(mel.dims(), [1, 17, 80]);
+    let whole = stream(&s3gen, &reference, &utterance(9), &[9], &options);
+    assert_close(&whole, &mel, 1e-6, "streamed in one piece");
+    assert_eq!(stream(&s3gen, &reference, &utterance(9), &[4, 5], &options).dims(), [1, 17, 80]);
+}
+
+#[test]
+fn with_chunk_masks_the_steps_equal_the_whole() {
+    let reference = Stage::open("flow_std").reference();
+    let tokens = utterance(31);
+    let cases = [
+        (chunked(4, None, None), false),
+        (chunked(4, Some(1), None), false),
+        (chunked(5, Some(2), Some(6)), true),
+        (chunked(3, Some(0), Some(16)), true),
+    ];
+    for (config, guided) in cases {
+        let s3gen = if guided { standard_with(&config) } else { mean_flow_with(&config) };
+        let options = FlowOptions { solver: s3gen.default_options().solver.with_steps(3), ..s3gen.default_options() };
+        for reference in [reference.clone(), odd(&reference)] {
+            let whole = s3gen.mel(&reference, &tokens, &options, &run(&SeededNoise::new(5))).unwrap();
+            for cuts in [&[31][..], &[1; 31], &[2, 9, 0, 3, 13, 4], &[30, 1, 0]] {
+                let steps = stream(&s3gen, &reference, &tokens, cuts, &options);
+                assert_close(&steps, &whole, 1e-5, &format!("{:?}, cut at {cuts:?}", config.chunk_causal));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chunk_mask_changes_what_is_seen() {
+    let reference = Stage::open("flow_std").reference();
+    let mel = |s3gen: &S3Gen| {
+        s3gen.mel(&reference, &utterance(20), &s3gen.default_options(), &run(&SeededNoise::new(5))).unwrap()
+    };
+    let (open, all) = (mel(&mean_flow()), mel(&mean_flow_with(&chunked(4, None, None))));
+    let near = mel(&mean_flow_with(&chunked(4, Some(0), None)));
+    assert!(error(&all, &open) > 1e-3 && error(&near, &all) > 1e-3);
+}
+
+#[test]
+fn without_masks_one_stretch_equals_the_whole_and_many_have_as_many_frames() {
+    let (s3gen, reference) = (mean_flow(), Stage::open("flow_std").reference());
+    let options = s3gen.default_options();
+    let tokens = utterance(40);
+    let whole = s3gen.mel(&reference, &tokens, &options, &run(&SeededNoise::new(5))).unwrap();
+    assert_close(&stream(&s3gen, &reference, &tokens, &[40], &options), &whole, 1e-6, "one stretch");
+    for cuts in [&[4, 36][..], &[1; 40], &[4, 8, 0, 16, 12, 0]] {
+        let steps = stream(&s3gen, &reference, &tokens, cuts, &options);
+        assert_eq!(steps.dims(), whole.dims(), "cut at {cuts:?}");
+    }
+}
+
+#[test]
+fn the_preview_is_that_of_the_tokens_looked_ahead_to() {
+    let (s3gen, reference, noise) = (mean_flow(), Stage::open("flow_std").reference(), SeededNoise::new(5));
+    let options = s3gen.default_options();
+    let mut state = s3gen.start(&reference, &options).unwrap();
+    let few = s3gen.decode(&mut state, &utterance(3), false, &run(&noise)).unwrap();
+    assert_eq!((few.frames.dims(), few.lookahead.is_none()), (&[1, 0, 80][..], true));
+    let chunk = s3gen.decode(&mut state, &utterance(10)[3..], false, &run(&noise)).unwrap();
+    let both = Tensor::cat(&[&chunk.frames, &chunk.lookahead.unwrap()], 1).unwrap();
+    let whole = s3gen.mel(&reference, &utterance(10), &options, &run(&noise)).unwrap();
+    assert_eq!(chunk.frames.dims(), [1, 14, 80]);
+    assert_close(&both, &whole, 1e-6, "frames and preview of the first stretch");
+}
+
+#[test]
+fn cancelling_ends_the_run_between_two_steps() {
+    let (s3gen, reference) = (standard_with(&tiny_config()), Stage::open("flow_std").reference());
+    let (asked, noise) = (Cell::new(0), SeededNoise::new(5));
+    let cancelled = || {
+        asked.set(asked.get() + 1);
+        asked.get() > 4
+    };
+    let run = FlowRun { noise: &noise, sentence: 0, cancelled: &cancelled };
+    let result = s3gen.mel(&reference, &utterance(5), &s3gen.default_options(), &run);
+    assert!(matches!(result, Err(Error::Cancelled)));
+    assert_eq!(asked.get(), 5);
+}
+
+#[test]
+fn bad_input_is_refused_with_its_reason() {
+    let (s3gen, reference, noise) = (mean_flow(), Stage::open("flow_std").reference(), SeededNoise::new(5));
+    let options = s3gen.default_options();
+    let says = |result: Result<Tensor>, word: &str| {
+        let error = result.unwrap_err();
+        assert!(error.is_bad_input() && error.to_string().contains(word), "{error}");
+    };
+    let mel = |reference: &S3GenReference, tokens: &[u32], options: &FlowOptions| {
+        s3gen.mel(reference, tokens, options, &run(&noise))
+    };
+    says(mel(&reference, &[], &options), "no speech tokens");
+    says(mel(&reference, &[1, 6561], &options), "token 6561 at position 1");
+    says(mel(&reference, &[1], &FlowOptions { solver: Solver::CFM, ..options }), "mean-flow solver");
+    says(mel(&reference, &[1], &FlowOptions { solver: Solver::MeanFlow { steps: 0 }, ..options }), "one step");
+    let short = S3GenReference { prompt_token: vec![1, 2], ..reference.clone() };
+    says(mel(&short, &[1], &options), "prepare the voice again");
+    let other = S3GenReference { x_vector: reference.prompt_feat.narrow(1, 0, 1).unwrap(), ..reference.clone() };
+    says(mel(&other, &[1], &options), "x-vector");
+    let mut state = s3gen.start(&reference, &options).unwrap();
+    says(s3gen.decode(&mut state, &[], true, &run(&noise)).map(|c| c.frames), "no speech tokens");
+    says(s3gen.decode(&mut state, &[9999], false, &run(&noise)).map(|c| c.frames), "token 9999");
+}
