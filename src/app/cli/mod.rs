@@ -1,0 +1,128 @@
+//! The command line. Data goes to standard output, errors to standard error.
+//!
+//! Exit codes: 0 done, 2 wrong usage or bad input, 1 anything else.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use myna_engine::protocol::{DeviceKind, LoadRequest, ModelSource, Precision};
+use myna_engine::{Error, Variant};
+
+mod bench;
+mod convert;
+mod inspect;
+mod report;
+mod say;
+mod voice;
+mod watermark;
+
+/// Clone a voice and speak. Without a command, Myna opens its window.
+#[derive(Debug, Parser)]
+#[command(name = "myna", version, about)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Speak a text in a voice.
+    Say(say::SayArgs),
+    /// Prepare voices.
+    Voice(voice::VoiceArgs),
+    /// Say a recording again in another voice.
+    Convert(convert::ConvertArgs),
+    /// Say what a model folder holds and what it lacks.
+    Inspect(inspect::InspectArgs),
+    /// Look for the watermark.
+    Watermark(watermark::WatermarkArgs),
+    /// Measure every stage.
+    Bench(bench::BenchArgs),
+}
+
+/// Which model, and how it runs.
+#[derive(Debug, Clone, Args)]
+pub struct ModelArgs {
+    /// Model folder, or `embedded` for the small model inside Myna.
+    #[arg(long, default_value = "embedded", value_name = "DIR|embedded")]
+    model: PathBuf,
+    /// english, multilingual-v2, multilingual-v3, turbo or nano; needed only where a folder holds several.
+    #[arg(long, value_parser = parse_variant)]
+    variant: Option<Variant>,
+    /// How weights are stored.
+    #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
+    precision: PrecisionArg,
+    /// Which processor.
+    #[arg(long, value_enum, default_value_t = DeviceArg::Cpu)]
+    device: DeviceArg,
+    /// Number of threads [default: all cores].
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum PrecisionArg {
+    F32,
+    F16,
+    Bf16,
+    Int8,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum DeviceArg {
+    Cpu,
+    Cuda,
+    Metal,
+}
+
+fn parse_variant(name: &str) -> Result<Variant, String> {
+    Variant::from_name(name)
+        .ok_or_else(|| format!("unknown variant; known are {}", Variant::ALL.map(|v| v.spec().name).join(", ")))
+}
+
+impl ModelArgs {
+    fn request(&self) -> LoadRequest {
+        let source = match self.model.to_str() {
+            Some("embedded") => ModelSource::Embedded,
+            _ => ModelSource::Folder(self.model.clone()),
+        };
+        let precision = match self.precision {
+            PrecisionArg::F32 => Precision::F32,
+            PrecisionArg::F16 => Precision::F16,
+            PrecisionArg::Bf16 => Precision::Bf16,
+            PrecisionArg::Int8 => Precision::Int8,
+        };
+        let device = match self.device {
+            DeviceArg::Cpu => DeviceKind::Cpu,
+            DeviceArg::Cuda => DeviceKind::Cuda,
+            DeviceArg::Metal => DeviceKind::Metal,
+        };
+        LoadRequest { source, variant: self.variant, precision, device, threads: self.threads }
+    }
+}
+
+/// Runs the command of the command line; `window` is called where there is none.
+pub fn run(window: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
+    // clap itself ends with 0 for help and 2 for wrong usage.
+    let outcome = match Cli::parse().command {
+        None => window(),
+        Some(Command::Say(args)) => say::run(&args),
+        Some(Command::Voice(args)) => voice::run(&args),
+        Some(Command::Convert(args)) => convert::run(&args),
+        Some(Command::Inspect(args)) => inspect::run(&args),
+        Some(Command::Watermark(args)) => watermark::run(&args),
+        Some(Command::Bench(args)) => bench::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report_error(&error),
+    }
+}
+
+#[allow(clippy::print_stderr)]
+fn report_error(error: &anyhow::Error) -> ExitCode {
+    eprintln!("myna: {error:#}");
+    let bad_input = error.chain().filter_map(|e| e.downcast_ref::<Error>()).any(Error::is_bad_input);
+    ExitCode::from(if bad_input { 2 } else { 1 })
+}
