@@ -8,6 +8,8 @@ pub mod nn;
 pub mod noise;
 pub mod protocol;
 pub mod s3gen;
+pub mod sampling;
+pub mod t3;
 pub mod text;
 pub mod variant;
 pub mod voice;

@@ -31,6 +31,15 @@ impl Linear {
         Ok(Self::new(w.get("weight", (outputs, inputs))?, None))
     }
 
+    /// Loads `weight` and `bias` of a `Conv1D` of GPT-2, which is a projection stored as `(in, out)`.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn load_transposed(w: &Weights, inputs: usize, outputs: usize) -> Result<Self> {
+        let weight = w.get("weight", (inputs, outputs))?.t()?.contiguous()?;
+        Ok(Self::new(weight, Some(w.get("bias", outputs)?)))
+    }
+
     /// A projection from tensors: weight `(out, in)`, bias `(out)`.
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
         Self { weight, bias }
@@ -111,6 +120,11 @@ impl Embedding {
     /// Number of entries.
     pub fn entries(&self) -> usize {
         self.table.dims()[0]
+    }
+
+    /// Where the table lives.
+    pub fn device(&self) -> &Device {
+        self.table.device()
     }
 
     /// `ids (T) -> (1, T, dim)`.
