@@ -9,8 +9,10 @@
 
 pub mod languages;
 pub mod normalize;
+pub mod sentences;
 pub mod tokenizer;
 
 pub use languages::{Diacritizer, Language};
 pub use normalize::{PunctuationStyle, normalize_punctuation};
+pub use sentences::{Boundary, Pauses, Sentence, SplitOptions, split};
 pub use tokenizer::{TextTokenizer, TokenizerKind};
