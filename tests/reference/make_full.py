@@ -242,8 +242,9 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ap.add_argument("out", type=Path)
     ap.add_argument("parts", nargs="*")
+    ap.add_argument("--threads", type=int, default=2, help="on a machine that others use, 1 is faster than 2")
     a = ap.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(a.threads)
     parts = {"ve": make_ve, "s3gen": make_s3gen, "stages": make_stages, "perth": make_perth}
     for kind in ("nano", "turbo", "english", "multilingual"):
         parts[f"t3_{kind}"] = lambda out, kind=kind: make_t3(out, kind)
