@@ -7,12 +7,14 @@ mod kernels;
 pub mod nn;
 pub mod noise;
 pub mod protocol;
+pub mod s3_tokenizer;
 pub mod s3gen;
 pub mod sampling;
 pub mod t3;
 pub mod text;
 pub mod variant;
 pub mod voice;
+pub mod voice_encoder;
 pub mod weights;
 pub mod worker;
 

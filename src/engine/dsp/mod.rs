@@ -7,7 +7,7 @@ pub mod resample;
 pub mod stft;
 pub mod trim;
 
-mod features;
+pub(crate) mod features;
 mod pcm;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -44,6 +44,13 @@ impl Fixture {
     }
 }
 
+/// One section of a `config.json` below `tests/fixtures`.
+pub(crate) fn load_config<T: serde::de::DeserializeOwned>(name: &str, section: &str) -> T {
+    let text = std::fs::read_to_string(Fixture::path(name)).unwrap();
+    let all: serde_json::Value = serde_json::from_str(&text).unwrap();
+    serde_json::from_value(all[section].clone()).unwrap()
+}
+
 /// `‖a − b‖ / ‖b‖`.
 pub(crate) fn relative_error(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len(), "lengths");

@@ -26,6 +26,15 @@ impl<'a> Rows<'a> {
 /// # Panics
 /// If a view does not fit its data: a defect of the caller.
 pub(crate) fn matmul_nt(x: Rows<'_>, w: &[f32], out: &mut [f32], out_stride: usize, n: usize, add: bool) {
+    multiply(x, w, out, out_stride, n, add, parallelism(x.rows * x.cols * n));
+}
+
+/// [`matmul_nt`] on the calling thread alone, for callers that share out whole products.
+pub(crate) fn matmul_nt_serial(x: Rows<'_>, w: &[f32], out: &mut [f32], out_stride: usize, n: usize, add: bool) {
+    multiply(x, w, out, out_stride, n, add, Parallelism::None);
+}
+
+fn multiply(x: Rows<'_>, w: &[f32], out: &mut [f32], out_stride: usize, n: usize, add: bool, threads: Parallelism) {
     let (m, k) = (x.rows, x.cols);
     assert!(x.fits() && w.len() >= n * k && (m == 0 || out.len() >= (m - 1) * out_stride + n), "matmul_nt shapes");
     if m == 0 || n == 0 {
@@ -52,7 +61,7 @@ pub(crate) fn matmul_nt(x: Rows<'_>, w: &[f32], out: &mut [f32], out_stride: usi
             false,
             false,
             false,
-            parallelism(m * n * k),
+            threads,
         );
     }
 }

@@ -6,13 +6,19 @@
 mod activation;
 mod attention;
 mod conv;
+mod conv2d;
+mod depthwise;
 mod linear;
+mod lstm;
 mod norm;
 mod rope;
 
 pub use activation::{elu, gelu, gelu_tanh, leaky_relu, mish, silu};
 pub use attention::{KvCache, Mask, attend};
 pub use conv::{Conv1d, ConvConfig, ConvTranspose1d};
+pub use conv2d::Conv2d;
+pub use depthwise::DepthwiseConv1d;
 pub use linear::{Embedding, Linear};
+pub use lstm::Lstm;
 pub use norm::{BatchNorm, LayerNorm, RmsNorm};
 pub use rope::Rope;

@@ -1,8 +1,9 @@
 //! Normalisation over the last (channel) dimension.
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use crate::error::Result;
+use crate::kernels::view::{from_f32, with_f32};
 use crate::weights::Weights;
 
 /// `(x - mean) / sqrt(var + eps) * weight + bias`, variance over channels (biased).
@@ -87,6 +88,28 @@ impl BatchNorm {
     /// If C differs.
     pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         Ok(xs.broadcast_mul(&self.scale)?.broadcast_add(&self.shift)?)
+    }
+
+    /// [`Self::forward`] followed by ReLU, in one pass.
+    ///
+    /// # Errors
+    /// If C differs.
+    pub fn forward_relu(&self, xs: &Tensor) -> Result<Tensor> {
+        if !matches!(xs.device(), Device::Cpu) || xs.dims().last() != self.scale.dims().first() {
+            return Ok(self.forward(xs)?.relu()?);
+        }
+        let mut out = Vec::with_capacity(xs.elem_count());
+        with_f32(xs, |x| {
+            with_f32(&self.scale, |scale| {
+                with_f32(&self.shift, |shift| {
+                    for row in x.chunks_exact(scale.len()) {
+                        out.extend(row.iter().zip(scale).zip(shift).map(|((x, a), b)| (x * a + b).max(0.0)));
+                    }
+                    Ok(())
+                })
+            })
+        })?;
+        from_f32(out, xs.dims())
     }
 
     /// The folded scale and shift per channel, `(C)` each.

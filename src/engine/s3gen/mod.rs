@@ -3,6 +3,7 @@
 //! `mel = solve(noise, encode([prompt tokens, tokens]), speaker, [prompt mel, 0])`, of which the frames behind the
 //! prompt are the result: the flow continues the prompt's mel. 25 tokens and 50 frames to the second.
 
+pub mod campplus;
 mod carry;
 mod config;
 mod encoder;
