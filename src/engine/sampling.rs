@@ -92,10 +92,18 @@ pub struct Sampler {
     started: bool,
     /// Logits in work, one per id.
     logits: Vec<f32>,
-    /// Ids that the filters left, ascending.
-    kept: Vec<u32>,
+    /// What the filters left, ids ascending.
+    kept: Vec<Candidate>,
     /// Sort keys of the selections.
     keys: Vec<u64>,
+}
+
+/// A token that may be chosen.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    id: u32,
+    /// Probability over that of the best.
+    weight: f32,
 }
 
 impl Sampler {
@@ -122,15 +130,12 @@ impl Sampler {
         if self.options.temperature == 0.0 {
             return self.best();
         }
-        let max = self.kept.iter().fold(f32::NEG_INFINITY, |m, &id| m.max(self.logits[id as usize]));
-        let weight = |&id: &u32| f64::from((self.logits[id as usize] - max).exp());
-        let total: f64 = self.kept.iter().map(weight).sum();
-        let target = f64::from(uniform) * total;
+        let target = f64::from(uniform) * self.mass();
         let mut below = 0.0;
-        for id in &self.kept {
-            below += weight(id);
+        for candidate in &self.kept {
+            below += f64::from(candidate.weight);
             if target < below {
-                return Ok(*id);
+                return Ok(candidate.id);
             }
         }
         // Only reached if rounding left `below` short of the total.
@@ -156,7 +161,8 @@ impl Sampler {
     /// The most probable candidate, the lowest id among equals.
     fn best(&self) -> Result<u32> {
         let logit = |id: u32| self.logits[id as usize];
-        let best = self.kept.iter().copied().reduce(|best, id| if logit(id) > logit(best) { id } else { best });
+        let ids = self.kept.iter().map(|candidate| candidate.id);
+        let best = ids.reduce(|best, id| if logit(id) > logit(best) { id } else { best });
         best.ok_or_else(|| Error::internal("no token is left to choose from"))
     }
 
@@ -182,6 +188,7 @@ impl Sampler {
                 self.keep_from(threshold);
                 self.nucleus();
                 self.penalise();
+                self.weigh();
             }
         }
         Ok(())
@@ -241,15 +248,27 @@ impl Sampler {
             return f32::NEG_INFINITY;
         }
         self.keys.clear();
-        self.keys.extend((0u32..).zip(&self.logits).map(|(id, &logit)| key(logit, id)));
+        self.keys.extend((0u32..).zip(&self.logits).map(|(index, &logit)| key(logit, index)));
         let (_, kth, _) = self.keys.select_nth_unstable_by_key(k - 1, |&key| Reverse(key));
-        self.logits[id_of(*kth) as usize]
+        self.logits[index_of(*kth)]
     }
 
     fn keep_from(&mut self, threshold: f32) {
         self.kept.clear();
         let above = |logit: f32| logit >= threshold && logit > f32::NEG_INFINITY;
-        self.kept.extend((0u32..).zip(&self.logits).filter(|&(_, &logit)| above(logit)).map(|(id, _)| id));
+        let kept = (0u32..).zip(&self.logits).filter(|&(_, &logit)| above(logit));
+        self.kept.extend(kept.map(|(id, _)| Candidate { id, weight: 0.0 }));
+        self.weigh();
+    }
+
+    fn weigh(&mut self) {
+        let logits = &self.logits;
+        let max = self.kept.iter().fold(f32::NEG_INFINITY, |m, c| m.max(logits[c.id as usize]));
+        self.kept.iter_mut().for_each(|c| c.weight = (logits[c.id as usize] - max).exp());
+    }
+
+    fn mass(&self) -> f64 {
+        self.kept.iter().map(|c| f64::from(c.weight)).sum()
     }
 
     /// `top_p`: walks the candidates from the best down until the mass before one reaches `top_p`. Equal logits are
@@ -259,12 +278,10 @@ impl Sampler {
         if top_p >= 1.0 {
             return;
         }
-        let logits = &self.logits;
-        let max = self.kept.iter().fold(f32::NEG_INFINITY, |m, &id| m.max(logits[id as usize]));
-        let weight = |id: u32| f64::from((logits[id as usize] - max).exp());
-        let needed = top_p * self.kept.iter().map(|&id| weight(id)).sum::<f64>();
+        let needed = top_p * self.mass();
+        let key_of = |c: &Candidate, index: u32| key(self.logits[c.id as usize], index);
         self.keys.clear();
-        self.keys.extend(self.kept.iter().map(|&id| key(logits[id as usize], id)));
+        self.keys.extend(self.kept.iter().zip(0..).map(|(c, index)| key_of(c, index)));
         let (mut sorted, mut block, mut mass, mut last) = (0, 64, 0.0, 0);
         'walk: while sorted < self.keys.len() {
             let rest = &mut self.keys[sorted..];
@@ -277,25 +294,29 @@ impl Sampler {
                 if last != 0 && mass >= needed {
                     break 'walk;
                 }
-                mass += weight(id_of(key));
+                mass += f64::from(self.kept[index_of(key)].weight);
                 last = key;
             }
             sorted += here;
             block *= 4;
         }
-        self.kept.retain(|&id| key(logits[id as usize], id) >= last);
+        let mut index = 0;
+        self.kept.retain(|c| {
+            index += 1;
+            key(self.logits[c.id as usize], index - 1) >= last
+        });
     }
 }
 
-/// A number that sorts as the logit does and, among equals, as the id.
-fn key(logit: f32, id: u32) -> u64 {
+/// A number that sorts as the logit does and, among equals, as the index.
+fn key(logit: f32, index: u32) -> u64 {
     let bits = logit.to_bits();
     let ordered = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
-    u64::from(ordered) << 32 | u64::from(id)
+    u64::from(ordered) << 32 | u64::from(index)
 }
 
-fn id_of(key: u64) -> u32 {
-    key as u32
+fn index_of(key: u64) -> usize {
+    key as u32 as usize
 }
 
 /// Ids without repetition, each found at once.
@@ -324,4 +345,4 @@ impl IdSet {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

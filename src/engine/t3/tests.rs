@@ -1,13 +1,14 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 //! Parity of T3 with the reference on the tiny fixtures, and what must hold for any weights.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use candle_core::{Device, IndexOp, Tensor};
 use serde::Deserialize;
 
 use super::*;
 use crate::noise::{NoiseSource, SeededNoise};
+use crate::sampling::tests::{assert_same, processed};
 use crate::sampling::{Sampler, SamplingOptions};
 use crate::weights::Weights;
 
@@ -59,17 +60,21 @@ pub(crate) fn assert_close(found: &Tensor, expected: &Tensor, tolerance: f64) {
     assert!(error <= tolerance, "relative error {error:e}");
 }
 
-/// The tiny T3 of a variant.
-pub(crate) fn load(variant: &str) -> T3 {
+/// The T3 of a model folder.
+fn load_from(folder: &Path, file: &str) -> T3 {
     #[derive(Deserialize)]
     struct Config {
         t3: T3Config,
     }
-    let json = std::fs::read_to_string(tiny(&format!("{variant}/config.json"))).unwrap();
+    let json = std::fs::read_to_string(folder.join("config.json")).unwrap();
     let config: Config = serde_json::from_str(&json).unwrap();
+    T3::load(&Weights::open(&folder.join(file), &Device::Cpu).unwrap(), &config.t3).unwrap()
+}
+
+/// The tiny T3 of a variant.
+pub(crate) fn load(variant: &str) -> T3 {
     let file = VARIANTS.iter().find(|(name, _)| *name == variant).unwrap().1;
-    let weights = Weights::open(&tiny(&format!("{variant}/{file}")), &Device::Cpu).unwrap();
-    T3::load(&weights, &config.t3).unwrap()
+    load_from(&tiny(variant), file)
 }
 
 impl Transformer {
@@ -227,6 +232,28 @@ fn gpt2_best_tokens_after_all_processors_are_those_of_the_reference() {
             let row: Vec<f32> = logits.i((i, 0)).unwrap().to_vec1().unwrap();
             assert_eq!(sampler.choose_best(&row).unwrap(), token, "{} step {i}", case.name);
             sampler.accept(token);
+        }
+    }
+}
+
+#[test]
+fn real_logits_are_processed_as_in_the_reference() {
+    for case in Case::all() {
+        let (kept, greedy) = (case.stage.ids("logit_columns"), case.stage.ids("greedy_tokens"));
+        let backbone = case.t3.config.backbone;
+        let llama = backbone == Backbone::Llama;
+        let logits = case.forced_logits(llama, &greedy);
+        for (step, top_p) in [(5, 1.0), (25, 0.8)] {
+            let defaults = SamplingOptions::of(backbone);
+            let options = SamplingOptions { top_p: if llama { top_p } else { defaults.top_p }, ..defaults };
+            let mut sampler = Sampler::new(backbone, case.t3.config.speech_vocab, options).unwrap();
+            greedy[..step].iter().for_each(|&token| sampler.accept(token));
+            let rows: Vec<f32> = logits.i(step).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+            let all = processed(&mut sampler, &rows);
+            let found: Vec<f32> = kept.iter().map(|&id| all[id as usize]).collect();
+            let last = if llama { "top_p" } else { "rep_penalty" };
+            let what = format!("stage.step{step}.{last}");
+            assert_same(&found, &case.stage.values(&what), 1e-5, &format!("{} {what}", case.name));
         }
     }
 }
@@ -419,6 +446,22 @@ fn empty_texts_and_voices_without_prompt_run() {
         case.t3.step(&mut state, 3).unwrap();
         assert_eq!(state.len(), needed, "{}", case.name);
     }
+}
+
+#[test]
+fn the_embedded_model_speaks_with_the_same_code() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/embedded"));
+    let t3 = load_from(folder, "t3_cfg.safetensors");
+    let prompt_tokens = (0..150).map(|i| i * 41 % SPEECH_CODES).collect();
+    let speaker_emb = vec![1.0 / 160f32.sqrt(); 160];
+    let cond = T3Conditioning { speaker_emb, prompt_tokens, prompt_emb: None, exaggeration: 0.5 };
+    let text: Vec<u32> = (20..50).collect();
+    let mut state = t3.new_state(true, t3.positions_needed(&cond, text.len(), 8)).unwrap();
+    let noise = SeededNoise::new(1);
+    let options = DecodeOptions { max_tokens: 8, ..DecodeOptions::of(Backbone::Llama) };
+    let mut decoding = Decoding::start(&t3, &mut state, (&cond, &text), &noise, options).unwrap();
+    let tokens: Vec<u32> = std::iter::from_fn(|| decoding.next_token().unwrap()).collect();
+    assert!(tokens.len() == decoding.sampled() && tokens.len() > 1, "{tokens:?}");
 }
 
 #[test]
