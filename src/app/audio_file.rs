@@ -34,9 +34,21 @@ pub fn decode(path: &Path) -> Result<Pcm> {
     if let Some(extension) = path.extension().and_then(|e| e.to_str()) {
         hint.with_extension(extension);
     }
-    let stream = MediaSourceStream::new(Box::new(file), Default::default());
+    decode_stream(path, MediaSourceStream::new(Box::new(file), Default::default()), &hint)
+}
+
+/// Reads audio that is part of the program; `name` stands for its file.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_bytes(name: &str, bytes: &'static [u8]) -> Result<Pcm> {
+    let stream = MediaSourceStream::new(Box::new(std::io::Cursor::new(bytes)), Default::default());
+    decode_stream(Path::new(name), stream, &Hint::new())
+}
+
+fn decode_stream(path: &Path, stream: MediaSourceStream<'_>, hint: &Hint) -> Result<Pcm> {
     let mut format = symphonia::default::get_probe()
-        .probe(&hint, stream, Default::default(), Default::default())
+        .probe(hint, stream, Default::default(), Default::default())
         .map_err(|_| bad(path, "is not an audio file that Myna reads (wav, flac, mp3, ogg, m4a, aiff)"))?;
     read_track(path, format.as_mut())
 }

@@ -1,4 +1,17 @@
 //! The application of Myna: window, command line, playback, files. The engine does the speaking.
 
+pub mod action;
+pub mod app;
 pub mod audio_file;
+pub mod clip_check;
+pub mod dialogs;
+pub mod engine_link;
 pub mod export;
+pub mod library;
+pub mod panels;
+pub mod player;
+pub mod recorder;
+pub mod settings_file;
+pub mod state;
+pub mod theme;
+pub mod widgets;

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 use safetensors::tensor::{Dtype, TensorView};
+use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 use crate::files::write_atomically;
@@ -79,6 +80,20 @@ impl Voice {
             HashMap::from([("format".to_owned(), "myna-voice".to_owned()), ("name".to_owned(), self.name.clone())]);
         let bytes = safetensors::serialize(views, Some(about)).map_err(|e| Error::internal(e.to_string()))?;
         write_atomically(path, |file| file.write_all(&bytes))
+    }
+
+    /// SHA-256 of all that is known of the speaker, in hex; the name does not count.
+    pub fn hash(&self) -> String {
+        let mut hasher = Sha256::new();
+        for values in [&self.t3.speaker_emb, &self.s3gen.prompt_feat, &self.s3gen.x_vector] {
+            hasher.update((values.len() as u64).to_le_bytes());
+            values.iter().for_each(|value| hasher.update(value.to_le_bytes()));
+        }
+        for ids in [&self.t3.prompt_tokens, &self.s3gen.prompt_token] {
+            hasher.update((ids.len() as u64).to_le_bytes());
+            ids.iter().for_each(|id| hasher.update(id.to_le_bytes()));
+        }
+        hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// Loads a voice file of ours, or a `conds.pt` of the reference.

@@ -1,0 +1,84 @@
+//! Everything that can be asked of the application, by mouse or by key.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use myna_engine::protocol::{DeviceKind, Precision, SpeakSettings};
+
+use crate::library::ClipId;
+use crate::state::{ExportChoice, ThemeChoice};
+
+/// A wish of the person at the window. Panels return them, [`crate::app::App`] carries them out.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Speak the text, now.
+    Speak,
+    /// Stop speaking and playing.
+    Stop,
+    /// Play or hold.
+    TogglePlay,
+    /// Hear the take from its start.
+    Replay,
+    /// Go to a moment of the take, in seconds.
+    Seek(f32),
+    /// Save the take.
+    Save,
+    /// What saved files are like.
+    Export(ExportChoice),
+    /// How loud.
+    Volume(f32),
+    /// On which device; `None` for the system's own choice.
+    OutputDevice(Option<String>),
+    /// Look for sound devices.
+    ListDevices,
+
+    /// Speak in this voice.
+    SelectVoice(ClipId),
+    /// Choose a clip from the disk.
+    OpenClip,
+    /// Clips were dropped on the window.
+    DropFiles(Vec<PathBuf>),
+    /// Forget a clip of one's own.
+    RemoveVoice(ClipId),
+    /// Use this part of a clip, in seconds.
+    Trim(ClipId, Range<f32>),
+    /// Show this part of a clip while a hand is still moving its end.
+    TrimPreview(ClipId, Range<f32>),
+    /// Hear the part of the clip that is used, or stop hearing it.
+    Preview(ClipId),
+    /// Record a clip.
+    Record,
+    /// End the recording and keep it.
+    FinishRecording,
+    /// End the recording and forget it.
+    CancelRecording,
+
+    /// Put a tag where the cursor is.
+    InsertTag(String),
+    /// Other settings for the next utterance.
+    Settings(SpeakSettings),
+    /// The settings that the model was made for.
+    Defaults,
+    /// Another seed.
+    NewSeed,
+    /// Keep the seed, or draw one for every utterance.
+    LockSeed(bool),
+    /// How weights are stored.
+    Precision(Precision),
+    /// Where the model runs.
+    Device(DeviceKind),
+
+    /// Choose a folder with a model.
+    ChooseModel,
+    /// Take the model inside the program.
+    EmbeddedModel,
+    /// Try to load the model again.
+    ReloadModel,
+
+    /// Light, dark or as the system.
+    Theme(ThemeChoice),
+    /// Show or hide the settings.
+    ShowSettings(bool),
+    /// Close the message at the top.
+    Dismiss,
+}

@@ -1,0 +1,355 @@
+//! The application: [`App::logic`] takes in what happened, [`App::ui`] paints and carries out what was asked for.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use eframe::egui::{
+    Align2, CentralPanel, Context, Frame, Id, Key, KeyboardShortcut, LayerId, Margin, Modifiers, Order, Panel, Popup,
+    ThemePreference, Ui, ViewportBuilder,
+};
+use myna_engine::Engine;
+use myna_engine::voice::Voice;
+
+use crate::action::Action;
+use crate::dialogs::{Dialogs, SystemDialogs};
+use crate::engine_link::EngineLink;
+use crate::export::Provenance;
+use crate::library::ClipId;
+use crate::panels;
+use crate::player::{Output, PlayState, Player, SystemOutput, Wake};
+use crate::recorder::{Microphone, Recorder, SystemMicrophone};
+use crate::settings_file::SettingsFile;
+use crate::state::{OnDeck, State, ThemeChoice};
+use crate::theme::{self, GAP, MARGIN};
+
+mod act;
+mod inbox;
+
+use inbox::Inbound;
+
+/// How often the picture moves while something plays.
+const FRAME: Duration = Duration::from_millis(16);
+/// Settings are written at most this often.
+const SAVE_EVERY: Duration = Duration::from_secs(3);
+
+/// What the application is made of; tests hand in their own.
+pub struct Parts {
+    /// The engine's thread.
+    pub engine: Engine,
+    /// Where sound goes.
+    pub output: Box<dyn Output>,
+    /// Where recordings come from.
+    pub microphone: Arc<Mutex<dyn Microphone>>,
+    /// How files are asked for.
+    pub dialogs: Box<dyn Dialogs>,
+    /// Where settings are kept, if anywhere.
+    pub settings: Option<SettingsFile>,
+}
+
+impl Parts {
+    /// The real ones, around an engine.
+    pub fn of_system(engine: Engine) -> Self {
+        Self {
+            engine,
+            output: Box::new(SystemOutput),
+            microphone: Arc::new(Mutex::new(SystemMicrophone)),
+            dialogs: Box::new(SystemDialogs),
+            settings: SettingsFile::of_system(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// Which voice was made of which part of which clip, by which model.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct VoiceKey {
+    clip: ClipId,
+    from_ms: u32,
+    to_ms: u32,
+    model: String,
+}
+
+/// The application.
+pub struct App {
+    state: State,
+    link: EngineLink,
+    player: Player,
+    recorder: Option<Recorder>,
+    microphone: Arc<Mutex<dyn Microphone>>,
+    dialogs: Box<dyn Dialogs>,
+    file: Option<SettingsFile>,
+    written: crate::state::Settings,
+    write_at: Option<Instant>,
+    inbox: Receiver<Inbound>,
+    post: Post,
+    voices: HashMap<VoiceKey, Arc<Voice>>,
+    /// The voice being prepared.
+    preparing: Option<VoiceKey>,
+    /// Where the take comes from, for its file.
+    provenance: Option<Provenance>,
+    /// A wish to speak that waits for the voice, and when it was made.
+    wish: Option<Instant>,
+    themed: Option<ThemeChoice>,
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("App").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+/// How other threads tell the window something.
+#[derive(Clone)]
+struct Post {
+    sender: Sender<Inbound>,
+    wake: Wake,
+}
+
+impl Post {
+    fn send(&self, inbound: Inbound) {
+        if self.sender.send(inbound).is_ok() {
+            (self.wake)();
+        }
+    }
+
+    /// Does something on another thread and posts what comes of it.
+    fn work(&self, name: &str, job: impl FnOnce() -> Inbound + Send + 'static) {
+        let post = self.clone();
+        let begun = std::thread::Builder::new().name(name.to_owned()).spawn(move || post.send(job()));
+        if let Err(error) = begun {
+            tracing::error!(%error, name, "no thread");
+        }
+    }
+}
+
+impl App {
+    /// Starts everything that runs beside the window, and begins to load the model.
+    ///
+    /// # Errors
+    /// If no threads can be had.
+    pub fn new(ctx: &Context, parts: Parts) -> Result<Self> {
+        theme::install(ctx);
+        let (sender, inbox) = unbounded();
+        let woken = ctx.clone();
+        let wake: Wake = Arc::new(move || woken.request_repaint());
+        let post = Post { sender, wake: Arc::clone(&wake) };
+        let events = post.clone();
+        let link = EngineLink::new(parts.engine, move |event| events.send(Inbound::Engine(event)))
+            .context("no thread for the engine's events")?;
+        let (settings, remark) = parts.settings.as_ref().map_or_else(Default::default, SettingsFile::load);
+        let player = Player::new(parts.output, settings.output.clone(), settings.volume, wake)
+            .context("no thread for the player")?;
+        let mut app = Self {
+            state: State::default(),
+            link,
+            player,
+            recorder: None,
+            microphone: parts.microphone,
+            dialogs: parts.dialogs,
+            file: parts.settings,
+            written: settings.clone(),
+            write_at: None,
+            inbox,
+            post,
+            voices: HashMap::new(),
+            preparing: None,
+            provenance: None,
+            wish: None,
+            themed: None,
+        };
+        app.restore(settings, remark);
+        Ok(app)
+    }
+
+    /// What is shown, for tests.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Takes in what happened since the last frame.
+    pub fn logic(&mut self, ctx: &Context) {
+        if self.themed != Some(self.state.settings.theme) {
+            self.themed = Some(self.state.settings.theme);
+            ctx.set_theme(match self.state.settings.theme {
+                ThemeChoice::System => ThemePreference::System,
+                ThemeChoice::Light => ThemePreference::Light,
+                ThemeChoice::Dark => ThemePreference::Dark,
+            });
+        }
+        self.state.player = self.player.status();
+        if self.state.on_deck == OnDeck::Speech {
+            self.state.take_player = self.state.player.clone();
+        }
+        if let Some(recorder) = &self.recorder {
+            self.state.recorder = recorder.status();
+        }
+        while let Ok(inbound) = self.inbox.try_recv() {
+            self.receive(inbound);
+        }
+        let files = ctx.input(|input| input.raw.dropped_files.iter().map(|f| f.path().to_owned()).collect::<Vec<_>>());
+        if !files.is_empty() {
+            self.act(Action::DropFiles(files), Instant::now());
+        }
+        self.state.dragging_files = ctx.input(|input| !input.raw.hovered_files.is_empty());
+        self.remember(ctx);
+        let moving = matches!(self.state.player.state, PlayState::Playing | PlayState::Buffering);
+        if moving || self.state.job.is_busy() {
+            ctx.request_repaint_after(FRAME);
+        }
+    }
+
+    /// Paints the window and carries out what was asked for.
+    pub fn ui(&mut self, ui: &mut Ui) {
+        let pressed = Instant::now();
+        let mut actions = Vec::new();
+        self.shortcuts(ui, &mut actions);
+        self.paint(ui, &mut actions);
+        let asked = !actions.is_empty();
+        for action in actions {
+            self.act(action, pressed);
+        }
+        if asked {
+            ui.ctx().request_repaint();
+        }
+    }
+
+    fn paint(&mut self, ui: &mut Ui, actions: &mut Vec<Action>) {
+        let p = theme::palette(ui);
+        let settings_shown = self.state.shows_settings(ui.available_width());
+        let panel = Frame::new().fill(p.panel).inner_margin(Margin::same(MARGIN));
+        let bar = Frame::new().fill(p.panel);
+        let state = &mut self.state;
+        Panel::top("top").exact_size(theme::TOP_BAR).frame(bar).show(ui, |ui| {
+            panels::top(ui, state, settings_shown, actions);
+        });
+        Panel::bottom("deck").exact_size(theme::PLAYER_PANEL).frame(panel.clone()).show(ui, |ui| {
+            panels::deck(ui, state, actions);
+        });
+        Panel::left("voice").exact_size(theme::VOICE_PANEL).resizable(false).frame(panel.clone()).show(ui, |ui| {
+            panels::voice(ui, state, actions);
+        });
+        if settings_shown {
+            Panel::right("settings").exact_size(theme::SETTINGS_PANEL).resizable(false).frame(panel).show(ui, |ui| {
+                panels::settings(ui, state, actions);
+            });
+        }
+        let ground = Frame::new().fill(p.ground).inner_margin(Margin::same(20));
+        CentralPanel::no_frame().frame(ground).show(ui, |ui| {
+            panels::notices(ui, state, actions);
+            if !state.notices.is_empty() {
+                ui.add_space(GAP);
+            }
+            panels::text(ui, state, actions);
+        });
+        if self.state.dragging_files {
+            drop_sign(ui);
+        }
+    }
+
+    fn shortcuts(&self, ui: &Ui, actions: &mut Vec<Action>) {
+        let shortcut = |modifiers, key| KeyboardShortcut::new(modifiers, key);
+        let ctx = ui.ctx();
+        let popup = Popup::is_any_open(ctx);
+        let focused = ctx.memory(|memory| memory.focused());
+        ctx.input_mut(|input| {
+            if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::Enter)) {
+                actions.push(Action::Speak);
+            }
+            if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::S)) {
+                actions.push(Action::Save);
+            }
+            if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::O)) {
+                actions.push(Action::OpenClip);
+            }
+            if !popup && input.key_pressed(Key::Escape) {
+                actions.push(Action::Stop);
+            }
+            if !popup && focused.is_none() && input.consume_shortcut(&shortcut(Modifiers::NONE, Key::Space)) {
+                actions.push(Action::TogglePlay);
+            }
+        });
+    }
+
+    /// Writes the settings a while after they changed.
+    fn remember(&mut self, ctx: &Context) {
+        if let Some(rect) = ctx.input(|input| input.viewport().inner_rect) {
+            self.state.settings.window = [rect.width().round(), rect.height().round()];
+        }
+        if self.state.settings == self.written {
+            self.write_at = None;
+            return;
+        }
+        let now = Instant::now();
+        match self.write_at {
+            None => {
+                self.write_at = Some(now + SAVE_EVERY);
+                ctx.request_repaint_after(SAVE_EVERY);
+            }
+            Some(at) if now >= at => {
+                self.write_at = None;
+                self.written = self.state.settings.clone();
+                if let Some(file) = self.file.clone() {
+                    let settings = self.written.clone();
+                    self.post.work("settings", move || Inbound::Remembered(file.save(&settings)));
+                }
+            }
+            Some(at) => ctx.request_repaint_after(at - now),
+        }
+    }
+}
+
+impl Drop for App {
+    fn drop(&mut self) {
+        let file = self.file.as_ref().filter(|_| self.state.settings != self.written);
+        if let Some(Err(error)) = file.map(|file| file.save(&self.state.settings)) {
+            tracing::warn!(%error, "settings could not be written");
+        }
+    }
+}
+
+impl eframe::App for App {
+    fn logic(&mut self, ctx: &Context, _frame: &mut eframe::Frame) {
+        Self::logic(self, ctx);
+    }
+
+    fn ui(&mut self, ui: &mut Ui, _frame: &mut eframe::Frame) {
+        Self::ui(self, ui);
+    }
+}
+
+/// Says over everything that files can be let go here.
+fn drop_sign(ui: &Ui) {
+    let p = theme::palette(ui);
+    let painter = ui.ctx().layer_painter(LayerId::new(Order::Foreground, Id::unique("drop")));
+    let rect = ui.ctx().content_rect();
+    painter.rect_filled(rect, 0.0, p.ground.gamma_multiply(0.85));
+    painter.text(rect.center(), Align2::CENTER_CENTER, "Drop a clip to use its voice", theme::semibold(20.0), p.text);
+}
+
+/// Opens the window and stays until it is closed.
+///
+/// # Errors
+/// If there is no display to open a window on.
+pub fn run(engine: Engine) -> Result<()> {
+    let parts = Parts::of_system(engine);
+    let size = parts.settings.as_ref().map_or_else(Default::default, SettingsFile::peek).window;
+    let viewport = ViewportBuilder::default()
+        .with_title("Myna")
+        .with_app_id("myna")
+        .with_inner_size(size)
+        .with_min_inner_size(theme::MIN_WINDOW)
+        .with_drag_and_drop(true);
+    let options = eframe::NativeOptions { viewport, ..eframe::NativeOptions::default() };
+    let create: eframe::AppCreator<'_> = Box::new(move |cc| Ok(Box::new(App::new(&cc.egui_ctx, parts)?)));
+    eframe::run_native("myna", options, create)
+        .map_err(|error| anyhow::anyhow!("{error}"))
+        .context("the window cannot be opened; `myna say` works without one")
+}

@@ -1,0 +1,429 @@
+//! What each action does.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Result;
+use myna_engine::dsp::loudness::gain_to;
+use myna_engine::dsp::resample::resample;
+use myna_engine::protocol::{LoadRequest, Pcm, SAMPLE_RATE_HZ};
+
+use super::inbox::Inbound;
+use super::{App, VoiceKey};
+use crate::action::Action;
+use crate::export::{self, Provenance};
+use crate::library::{self, ClipId, Origin, Reading};
+use crate::player::{PlayState, Take};
+use crate::recorder::Recorder;
+use crate::state::{ExportChoice, JobState, ModelState, OnDeck, Tone, VoiceState, estimated_secs};
+
+/// Loudness of saved files that ask for it.
+const EVEN_LUFS: f64 = -16.0;
+/// Clips of one's own that settings remember.
+const REMEMBERED_CLIPS: usize = 24;
+
+impl App {
+    /// Carries out a wish; `pressed` is when it was made.
+    pub fn act(&mut self, action: Action, pressed: Instant) {
+        match action {
+            Action::Speak => self.speak(pressed),
+            Action::Stop => self.stop(),
+            Action::TogglePlay => self.toggle_play(),
+            Action::Replay => {
+                self.put_speech_on_deck();
+                self.player.seek(0.0);
+                self.player.play();
+            }
+            Action::Seek(secs) => {
+                self.put_speech_on_deck();
+                self.player.seek(secs);
+            }
+            Action::Save => self.ask_where_to_save(),
+            Action::Export(export) => self.state.settings.export = export,
+            Action::Volume(volume) => {
+                self.state.settings.volume = volume;
+                self.player.set_volume(volume);
+            }
+            Action::OutputDevice(id) => {
+                self.state.settings.output.clone_from(&id);
+                self.player.set_device(id);
+            }
+            Action::ListDevices => self.player.list_devices(),
+            Action::SelectVoice(id) => self.select(id),
+            Action::OpenClip => self.dialogs.open_clip(self.reply(Inbound::ClipChosen)),
+            Action::DropFiles(paths) => self.open_files(&paths),
+            Action::RemoveVoice(id) => self.remove(id),
+            Action::Trim(id, trim) => self.trim(id, trim),
+            Action::TrimPreview(id, trim) => {
+                if let Some(clip) = self.state.library.get_mut(id) {
+                    clip.trim = trim;
+                }
+            }
+            Action::Preview(id) => self.preview(id),
+            Action::Record => self.record(),
+            Action::FinishRecording => self.recorder.iter().for_each(Recorder::finish),
+            Action::CancelRecording => self.recorder.iter().for_each(Recorder::cancel),
+            Action::InsertTag(tag) => self.state.insert = Some(tag),
+            Action::Settings(speak) => self.set_speak(|own| *own = speak),
+            Action::Defaults => {
+                let defaults = self.state.defaults();
+                self.set_speak(|own| {
+                    *own = myna_engine::protocol::SpeakSettings {
+                        seed: own.seed,
+                        language: own.language.clone(),
+                        ..defaults
+                    };
+                });
+            }
+            Action::NewSeed => self.set_speak(|own| own.seed = fresh_seed()),
+            Action::LockSeed(locked) => self.state.settings.seed_locked = locked,
+            Action::Precision(precision) => {
+                self.state.settings.precision = precision;
+                self.load_model();
+            }
+            Action::Device(device) => {
+                self.state.settings.device = device;
+                self.load_model();
+            }
+            Action::ChooseModel => self.dialogs.model_folder(self.reply(Inbound::ModelChosen)),
+            Action::EmbeddedModel => {
+                self.state.settings.model = None;
+                self.load_model();
+            }
+            Action::ReloadModel => self.load_model(),
+            Action::Theme(theme) => self.state.settings.theme = theme,
+            Action::ShowSettings(shown) => self.state.settings.settings_open = Some(shown),
+            Action::Dismiss => drop(self.state.notices.pop_front()),
+        }
+    }
+
+    fn reply(&self, choice: impl FnOnce(PathBuf) -> Inbound + Send + 'static) -> crate::dialogs::Reply {
+        let post = self.post.clone();
+        Box::new(move |path| post.send(path.map_or(Inbound::Nothing, choice)))
+    }
+
+    fn set_speak(&mut self, change: impl FnOnce(&mut myna_engine::protocol::SpeakSettings)) {
+        let Some(title) = self.state.model.info().map(|info| info.title.clone()) else { return };
+        let mut speak = self.state.speak();
+        change(&mut speak);
+        self.state.settings.speak.insert(title, speak);
+    }
+
+    // The model.
+
+    pub(super) fn load_model(&mut self) {
+        let settings = &self.state.settings;
+        let request = LoadRequest {
+            source: settings.source(),
+            variant: None,
+            precision: settings.precision,
+            device: settings.device,
+            threads: None,
+        };
+        self.preparing = None;
+        self.voices.clear();
+        if self.state.job.is_busy() {
+            self.state.job = JobState::Stopped(self.state.job.stats().copied().unwrap_or_default());
+        }
+        self.wish = None;
+        self.state.voice = VoiceState::Unprepared;
+        self.state.model = match self.link.load(request) {
+            Ok(()) => ModelState::Loading { fraction: 0.0, part: "" },
+            Err(gone) => ModelState::Failed(gone.to_string()),
+        };
+    }
+
+    // Voices.
+
+    pub(super) fn select(&mut self, id: ClipId) {
+        self.state.library.select(id);
+        self.state.settings.voice = self.state.clip().and_then(library::Clip::choice);
+        self.read_selected();
+        self.prepare_selected();
+    }
+
+    pub(super) fn open_files(&mut self, paths: &[PathBuf]) {
+        for path in paths {
+            let id = self.state.library.add_file(path);
+            // A file that failed may have been mended meanwhile.
+            if let Some(clip) = self.state.library.get_mut(id).filter(|c| matches!(c.reading, Reading::Failed(_))) {
+                clip.reading = Reading::Unread;
+            }
+            self.select(id);
+        }
+        self.remember_clips();
+    }
+
+    fn remember_clips(&mut self) {
+        let mut files = self.state.library.files();
+        files.truncate(REMEMBERED_CLIPS);
+        self.state.settings.clips = files;
+    }
+
+    fn remove(&mut self, id: ClipId) {
+        let chosen = self.state.clip().is_some_and(|clip| clip.id == id);
+        self.state.library.remove(id);
+        self.voices.retain(|key, _| key.clip != id);
+        self.remember_clips();
+        if chosen && let Some(next) = self.state.clip().map(|clip| clip.id) {
+            self.select(next);
+        }
+    }
+
+    pub(super) fn read_selected(&mut self) {
+        let Some(id) = self.state.clip().map(|clip| clip.id) else { return };
+        let Some(clip) = self.state.library.get_mut(id) else { return };
+        if !matches!(clip.reading, Reading::Unread) {
+            return;
+        }
+        clip.reading = Reading::Busy;
+        let origin: Origin = clip.origin.clone();
+        self.post.work("decoder", move || Inbound::Read(id, library::read(&origin)));
+    }
+
+    pub(super) fn examine(&self, id: ClipId) {
+        let Some(clip) = self.state.library.get(id) else { return };
+        let (Some(sound), trim) = (clip.sound().cloned(), clip.trim.clone()) else { return };
+        self.post.work("examiner", move || {
+            let report = library::examine(&sound, &trim);
+            Inbound::Examined(id, trim, report)
+        });
+    }
+
+    fn trim(&mut self, id: ClipId, trim: std::ops::Range<f32>) {
+        if let Some(clip) = self.state.library.get_mut(id) {
+            clip.trim = trim;
+        }
+        self.examine(id);
+        self.prepare_selected();
+    }
+
+    fn voice_key(&self) -> Option<VoiceKey> {
+        let (clip, info) = (self.state.clip()?, self.state.model.info()?);
+        clip.sound()?;
+        let ms = |secs: f32| (secs * 1e3).round() as u32;
+        let model = format!("{} {} {:?}", info.model_hash, info.title, info.precision);
+        Some(VoiceKey { clip: clip.id, from_ms: ms(clip.trim.start), to_ms: ms(clip.trim.end), model })
+    }
+
+    /// Has the engine learn the chosen voice, as soon as there is a model and a clip.
+    pub(super) fn prepare_selected(&mut self) {
+        let Some(key) = self.voice_key() else {
+            self.link.cancel_prepare();
+            self.preparing = None;
+            self.state.voice = VoiceState::Unprepared;
+            return;
+        };
+        if self.preparing.as_ref() == Some(&key) {
+            return;
+        }
+        self.link.cancel_prepare();
+        self.preparing = None;
+        if self.voices.contains_key(&key) {
+            self.state.voice = VoiceState::Ready { ms: 0.0 };
+            self.grant_wish();
+            return;
+        }
+        let Some((pcm, name)) = self.state.clip().and_then(|clip| Some((clip.used()?, clip.name.clone()))) else {
+            return;
+        };
+        match self.link.prepare(pcm, name) {
+            Ok(()) => {
+                self.preparing = Some(key);
+                self.state.voice = VoiceState::Preparing;
+            }
+            Err(gone) => self.state.model = ModelState::Failed(gone.to_string()),
+        }
+    }
+
+    fn preview(&mut self, id: ClipId) {
+        let playing = matches!(self.state.player.state, PlayState::Playing | PlayState::Buffering);
+        if self.state.on_deck == OnDeck::Clip(id) && playing {
+            self.player.pause();
+            self.put_speech_on_deck();
+            return;
+        }
+        let Some(pcm) = self.state.library.get(id).and_then(library::Clip::used) else { return };
+        if self.state.job.is_busy() {
+            self.stop();
+        }
+        match resample(&pcm.samples, pcm.sample_rate_hz, SAMPLE_RATE_HZ) {
+            Ok(samples) => {
+                self.state.on_deck = OnDeck::Clip(id);
+                self.player.load(Take::from_samples(&samples), true);
+            }
+            Err(error) => self.state.notify(Tone::Bad, error.to_string()),
+        }
+    }
+
+    fn record(&mut self) {
+        if self.recorder.is_some() {
+            return;
+        }
+        self.player.pause();
+        let post = self.post.clone();
+        let wake = self.post.wake.clone();
+        let microphone = self.microphone.clone();
+        match Recorder::start(microphone, wake, move |clip| post.send(Inbound::Recorded(clip))) {
+            Ok(recorder) => {
+                self.state.recorder = recorder.status();
+                self.recorder = Some(recorder);
+            }
+            Err(error) => self.state.notify(Tone::Bad, format!("Recording is not possible: {error}")),
+        }
+    }
+
+    // Speaking and playing.
+
+    fn speak(&mut self, pressed: Instant) {
+        if self.state.settings.text.trim().is_empty() {
+            return;
+        }
+        if matches!(self.state.model, ModelState::Failed(_) | ModelState::Absent) {
+            return;
+        }
+        if matches!(self.state.voice, VoiceState::Failed(_)) {
+            return;
+        }
+        self.link.cancel_speak();
+        if !self.state.settings.seed_locked {
+            self.set_speak(|own| own.seed = fresh_seed());
+        }
+        self.player.clear();
+        self.state.take = None;
+        self.state.take_seed = None;
+        self.state.on_deck = OnDeck::Speech;
+        self.state.notices.retain(|notice| notice.tone == Tone::Good);
+        self.state.job = JobState::Waiting;
+        self.wish = Some(pressed);
+        self.grant_wish();
+    }
+
+    /// Speaks, if somebody wishes so and the voice is ready.
+    pub(super) fn grant_wish(&mut self) {
+        let Some(voice) = self.voice_key().and_then(|key| self.voices.get(&key)).cloned() else { return };
+        let Some(pressed) = self.wish.take() else { return };
+        let mut settings = self.state.speak();
+        if !self.state.settings.seed_locked && self.state.take_seed.is_none() {
+            settings.seed = fresh_seed();
+            self.set_speak(|own| own.seed = settings.seed);
+        }
+        let text = self.state.settings.text.clone();
+        let expected = estimated_secs(&text);
+        let seed = settings.seed;
+        self.provenance = self.state.model.info().map(|info| Provenance {
+            software: Provenance::software(),
+            kind: "AI-generated speech".to_owned(),
+            model: format!("{}, {}", info.title, info.precision.name()),
+            model_hash: info.model_hash.clone(),
+            voice: voice.name.clone(),
+            voice_hash: voice.hash(),
+            settings: settings.clone(),
+        });
+        match self.link.speak(text.clone(), voice, settings) {
+            Ok(audio) => {
+                let take = Take::new();
+                self.player.begin(take.clone(), audio, Some(pressed), expected);
+                self.state.take = Some(take);
+                self.state.take_text = text;
+                self.state.take_expected_secs = expected;
+                self.state.take_seed = Some(seed);
+            }
+            Err(gone) => {
+                self.state.model = ModelState::Failed(gone.to_string());
+                self.state.job = JobState::Failed(gone.to_string());
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        self.wish = None;
+        self.link.cancel_speak();
+        if self.state.job.is_busy() {
+            self.state.job = JobState::Stopped(self.state.job.stats().copied().unwrap_or_default());
+        }
+        if let Some(recorder) = &self.recorder {
+            recorder.cancel();
+        }
+        self.player.stop();
+        self.put_speech_on_deck();
+    }
+
+    fn toggle_play(&mut self) {
+        if self.state.on_deck == OnDeck::Speech
+            && matches!(self.state.player.state, PlayState::Playing | PlayState::Buffering)
+        {
+            self.player.pause();
+            return;
+        }
+        self.put_speech_on_deck();
+        self.player.play();
+    }
+
+    /// Takes the speech up again after a clip was listened to.
+    fn put_speech_on_deck(&mut self) {
+        if self.state.on_deck == OnDeck::Speech {
+            return;
+        }
+        self.state.on_deck = OnDeck::Speech;
+        match &self.state.take {
+            Some(take) => {
+                self.player.load(take.clone(), false);
+                self.player.seek(self.state.take_player.position_secs);
+            }
+            None => self.player.clear(),
+        }
+    }
+
+    // Saving.
+
+    fn ask_where_to_save(&mut self) {
+        let ready = self.state.take.as_ref().is_some_and(|take| take.is_complete() && !take.is_empty());
+        if !ready || self.state.saving {
+            return;
+        }
+        let extension = self.state.settings.export.kind.extension();
+        let name = format!("{}.{extension}", file_stem(&self.state.take_text));
+        let folder = self.state.settings.save_folder.clone().filter(|folder| folder.is_dir());
+        self.dialogs.save(folder, name, self.reply(Inbound::PlaceChosen));
+    }
+
+    pub(super) fn save_to(&mut self, mut path: PathBuf) {
+        let (Some(take), Some(provenance)) = (self.state.take.clone(), self.provenance.clone()) else { return };
+        let choice = self.state.settings.export;
+        if path.extension().is_none() {
+            path.set_extension(choice.kind.extension());
+        }
+        self.state.settings.save_folder = path.parent().map(Path::to_owned);
+        self.state.saving = true;
+        self.post.work("saver", move || {
+            let done = write(&path, &take.to_pcm(), choice, &provenance);
+            Inbound::Saved(path, done)
+        });
+    }
+}
+
+fn write(path: &Path, pcm: &Pcm, choice: ExportChoice, provenance: &Provenance) -> Result<()> {
+    let mut samples = resample(&pcm.samples, pcm.sample_rate_hz, choice.rate_hz)?;
+    if choice.normalize {
+        let gain = gain_to(&samples, choice.rate_hz, EVEN_LUFS);
+        let peak = samples.iter().fold(0.0f32, |a, s| a.max(s.abs()));
+        // Never into clipping: a decibel below full scale is the most.
+        let gain = gain.min(0.89 / peak.max(1e-6));
+        samples.iter_mut().for_each(|sample| *sample *= gain);
+    }
+    Ok(export::save(path, &samples, choice.rate_hz, choice.kind, provenance)?)
+}
+
+/// The first words of a text, as a file's name.
+fn file_stem(text: &str) -> String {
+    let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).take(5);
+    let stem = words.collect::<Vec<_>>().join(" ").chars().take(40).collect::<String>();
+    if stem.is_empty() { "Speech".to_owned() } else { stem.trim_end().to_owned() }
+}
+
+/// A seed from the clock, short enough to be read out.
+fn fresh_seed() -> u64 {
+    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    nanos.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40
+}

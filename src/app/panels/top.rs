@@ -1,0 +1,160 @@
+//! The bar at the top: the name, the model and how it stands, theme and settings; and messages below it.
+
+use eframe::egui::{
+    Align, Align2, Color32, Frame, Layout, Popup, Rect, RichText, Role, Sense, Ui, WidgetInfo, pos2, vec2,
+};
+
+use crate::action::Action;
+use crate::state::{ModelState, State, ThemeChoice, Tone};
+use crate::theme::{self, MARGIN, RADIUS, palette};
+use crate::widgets::{Icon, icon_button, quiet_button};
+
+/// The bar.
+pub fn show(ui: &mut Ui, state: &State, settings_shown: bool, actions: &mut Vec<Action>) {
+    ui.horizontal_centered(|ui| {
+        ui.add_space(f32::from(MARGIN));
+        mark(ui);
+        ui.label(RichText::new("Myna").font(theme::wordmark()).color(palette(ui).text));
+        ui.add_space(theme::SECTION);
+        ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+            ui.add_space(f32::from(MARGIN) - 6.0);
+            let name = if settings_shown { "Hide settings" } else { "Show settings" };
+            if icon_button(ui, Icon::Sliders, name, true).clicked() {
+                actions.push(Action::ShowSettings(!settings_shown));
+            }
+            theme_menu(ui, state, actions);
+            ui.with_layout(Layout::left_to_right(Align::Center), |ui| model(ui, state, actions));
+        });
+    });
+}
+
+/// A beak and the sound that comes out of it.
+fn mark(ui: &mut Ui) {
+    let (rect, _) = ui.allocate_exact_size(vec2(24.0, 24.0), Sense::hover());
+    let p = palette(ui);
+    for (i, height) in [7.0f32, 15.0, 22.0, 12.0, 5.0].into_iter().enumerate() {
+        let x = rect.left() + 2.0 + i as f32 * 5.0;
+        let bar = Rect::from_center_size(pos2(x, rect.center().y), vec2(3.0, height));
+        ui.painter().rect_filled(bar, 1.5, if i == 2 { p.accent } else { p.text });
+    }
+}
+
+fn theme_menu(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+    let button = icon_button(ui, Icon::Contrast, "Theme", true);
+    Popup::menu(&button).show(|ui| {
+        let choices =
+            [(ThemeChoice::System, "As the system"), (ThemeChoice::Light, "Light"), (ThemeChoice::Dark, "Dark")];
+        for (choice, name) in choices {
+            if ui.selectable_label(state.settings.theme == choice, name).clicked() {
+                actions.push(Action::Theme(choice));
+                ui.close();
+            }
+        }
+    });
+}
+
+fn model(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+    let p = palette(ui);
+    match &state.model {
+        ModelState::Absent => {
+            dot(ui, p.faint);
+            ui.label(RichText::new("No model").color(p.weak));
+            if quiet_button(ui, None, "Load again", true).clicked() {
+                actions.push(Action::ReloadModel);
+            }
+        }
+        ModelState::Loading { fraction, part } => {
+            progress(ui, *fraction);
+            let text = if part.is_empty() { "Loading the model".to_owned() } else { format!("Loading {part}") };
+            ui.label(RichText::new(text).color(p.weak));
+        }
+        ModelState::Ready(info) => {
+            dot(ui, p.good);
+            ui.label(&info.title);
+            let detail = format!("{}, {}, loaded in {:.1} s", info.device, info.precision.name(), info.load_ms / 1e3);
+            if ui.available_width() > 420.0 {
+                ui.label(RichText::new(detail).color(p.weak));
+            }
+        }
+        ModelState::Failed(error) => {
+            dot(ui, p.bad);
+            ui.label(RichText::new("The model could not be loaded").color(p.bad)).on_hover_text(error);
+        }
+    }
+    let more = icon_button(ui, Icon::More, "Choose a model", true);
+    Popup::menu(&more).show(|ui| {
+        let embedded = state.settings.model.is_none();
+        if ui.selectable_label(embedded, "Embedded model").clicked() {
+            actions.push(Action::EmbeddedModel);
+            ui.close();
+        }
+        if let Some(folder) = &state.settings.model {
+            let _ = ui.selectable_label(true, folder.display().to_string());
+        }
+        if ui.selectable_label(false, "Choose a folder…").clicked() {
+            actions.push(Action::ChooseModel);
+            ui.close();
+        }
+    });
+}
+
+fn dot(ui: &mut Ui, color: Color32) {
+    let (rect, _) = ui.allocate_exact_size(vec2(10.0, 10.0), Sense::hover());
+    ui.painter().circle_filled(rect.center(), 3.5, color);
+}
+
+fn progress(ui: &mut Ui, fraction: f32) {
+    let (rect, response) = ui.allocate_exact_size(vec2(96.0, 6.0), Sense::hover());
+    let percent = (fraction * 100.0).round();
+    response.widget_info(|| WidgetInfo::labeled(Role::ProgressIndicator, true, format!("Loading {percent} %")));
+    let p = palette(ui);
+    ui.painter().rect_filled(rect, 3.0, p.raised);
+    let done = Rect::from_min_size(rect.min, vec2(rect.width() * fraction.clamp(0.02, 1.0), rect.height()));
+    ui.painter().rect_filled(done, 3.0, p.accent);
+}
+
+/// Messages, each with a way to close it.
+pub fn notices(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+    let failed = match &state.model {
+        ModelState::Failed(error) => Some(error),
+        _ => None,
+    };
+    if let Some(error) = failed {
+        banner(ui, Tone::Bad, error, |ui| {
+            if quiet_button(ui, None, "Use the embedded model", true).clicked() {
+                actions.push(Action::EmbeddedModel);
+            }
+            if quiet_button(ui, None, "Try again", true).clicked() {
+                actions.push(Action::ReloadModel);
+            }
+        });
+    }
+    if let Some(notice) = state.notices.front() {
+        banner(ui, notice.tone, &notice.text, |ui| {
+            if icon_button(ui, Icon::Close, "Close this message", true).clicked() {
+                actions.push(Action::Dismiss);
+            }
+        });
+    }
+}
+
+fn banner(ui: &mut Ui, tone: Tone, text: &str, buttons: impl FnOnce(&mut Ui)) {
+    let p = palette(ui);
+    let (fill, icon, color) = match tone {
+        Tone::Good => (p.raised, Icon::Tick, p.good),
+        Tone::Bad => (p.bad_soft, Icon::Warning, p.bad),
+    };
+    Frame::new().fill(fill).corner_radius(RADIUS).inner_margin(vec2(12.0, 6.0)).show(ui, |ui| {
+        ui.horizontal(|ui| {
+            let (rect, _) = ui.allocate_exact_size(vec2(18.0, 30.0), Sense::hover());
+            icon.paint(ui.painter(), Align2::CENTER_CENTER.anchor_size(rect.center(), vec2(16.0, 16.0)), color);
+            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                buttons(ui);
+                ui.with_layout(Layout::left_to_right(Align::Center), |ui| {
+                    ui.take_available_width();
+                    ui.add(eframe::egui::Label::new(text).wrap());
+                });
+            });
+        });
+    });
+}

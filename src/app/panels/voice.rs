@@ -1,0 +1,227 @@
+//! The voice panel: which voice, which part of its clip, and what that clip is worth.
+
+use eframe::egui::{
+    Align, Align2, Frame, Label, Layout, Rect, RichText, Role, ScrollArea, Sense, Stroke, StrokeKind, Ui, WidgetInfo,
+    pos2, vec2,
+};
+
+use crate::action::Action;
+use crate::clip_check::{Level, Report};
+use crate::library::{Clip, Reading};
+use crate::player::PlayState;
+use crate::recorder::{MAX_SECS, RecorderStatus};
+use crate::state::{OnDeck, State, VoiceState};
+use crate::theme::{self, GAP, RADIUS, palette};
+use crate::widgets::{ClipWave, Icon, clip_wave, icon_button, meter, quiet_button, section};
+
+/// Height of a voice in the list, in points.
+const ROW: f32 = 44.0;
+/// Height kept for the chosen clip below the list, in points.
+const CLIP_AREA: f32 = 262.0;
+
+/// The panel.
+pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+    ui.horizontal(|ui| {
+        section(ui, "Voice");
+        ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+            ui.spacing_mut().item_spacing.x = 2.0;
+            let idle = state.recorder == RecorderStatus::Idle;
+            if icon_button(ui, Icon::Microphone, "Record a voice", idle).clicked() {
+                actions.push(Action::Record);
+            }
+            if icon_button(ui, Icon::Open, "Open a clip (Ctrl+O)", true).clicked() {
+                actions.push(Action::OpenClip);
+            }
+        });
+    });
+    let list_height = (ui.available_height() - CLIP_AREA).max(ROW * 1.5);
+    ScrollArea::vertical().id_salt("voices").max_height(list_height).auto_shrink([false, true]).show(ui, |ui| {
+        ui.spacing_mut().item_spacing.y = 2.0;
+        for clip in state.library.clips() {
+            row(ui, state, clip, actions);
+        }
+    });
+    ui.add_space(GAP);
+    match &state.recorder {
+        RecorderStatus::Idle => chosen(ui, state, actions),
+        status => recording(ui, status, actions),
+    }
+}
+
+fn row(ui: &mut Ui, state: &State, clip: &Clip, actions: &mut Vec<Action>) {
+    let selected = state.clip().is_some_and(|chosen| chosen.id == clip.id);
+    let (rect, response) = ui.allocate_exact_size(vec2(ui.available_width(), ROW), Sense::click());
+    response.widget_info(|| WidgetInfo::selected(Role::RadioButton, true, selected, &clip.name));
+    let p = palette(ui);
+    if selected || response.hovered() {
+        ui.painter().rect_filled(rect, RADIUS, if selected { p.raised } else { p.hover.gamma_multiply(0.5) });
+    }
+    if response.has_focus() {
+        ui.painter().rect_stroke(rect, RADIUS, Stroke::new(2.0, p.accent), StrokeKind::Inside);
+    }
+    let disc = pos2(rect.left() + 24.0, rect.center().y);
+    let (fill, ink) = if selected { (p.accent, p.on_accent) } else { (p.hover, p.weak) };
+    ui.painter().circle_filled(disc, 14.0, fill);
+    let initial = clip.name.chars().next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
+    ui.painter().text(disc, Align2::CENTER_CENTER, initial, theme::semibold(13.0), ink);
+    let text_left = rect.left() + 46.0;
+    let width = rect.right() - text_left - if clip.is_own() { 32.0 } else { 8.0 };
+    let lines = [(&clip.name, theme::body(), p.text, 6.0), (&clip.about, theme::caption(), p.weak, 24.0)];
+    for (text, font, color, top) in lines {
+        let galley = crate::widgets::elided(ui, text, font, color, width);
+        ui.painter().galley(pos2(text_left, rect.top() + top), galley, color);
+    }
+    let response = if clip.about.is_empty() { response } else { response.on_hover_text(&clip.about) };
+    if response.clicked() {
+        actions.push(Action::SelectVoice(clip.id));
+    }
+    if clip.is_own() {
+        let place = Rect::from_center_size(pos2(rect.right() - 17.0, rect.center().y), vec2(24.0, 24.0));
+        let name = format!("Remove {}", clip.name);
+        let remove = ui.interact(place, ui.scope_id().with(("remove", clip.id)), Sense::click());
+        remove.widget_info(|| WidgetInfo::labeled(Role::Button, true, &name));
+        let color = if remove.hovered() || remove.has_focus() { p.bad } else { p.faint };
+        Icon::Close.paint(ui.painter(), place.shrink(5.0), color);
+        if remove.on_hover_text(name).clicked() {
+            actions.push(Action::RemoveVoice(clip.id));
+        }
+    }
+}
+
+fn chosen(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+    let Some(clip) = state.clip() else { return };
+    let p = palette(ui);
+    match &clip.reading {
+        Reading::Unread | Reading::Busy => {
+            ui.horizontal(|ui| {
+                section(ui, "Clip");
+                ui.label(RichText::new("reading…").color(p.weak));
+            });
+        }
+        Reading::Failed(error) => {
+            section(ui, "Clip");
+            trouble(ui, error);
+        }
+        Reading::Done(sound) => {
+            let previewing = state.on_deck == OnDeck::Clip(clip.id)
+                && matches!(state.player.state, PlayState::Playing | PlayState::Buffering);
+            ui.horizontal(|ui| {
+                section(ui, "Clip");
+                ui.label(RichText::new(used_label(clip)).font(theme::caption()).color(p.weak));
+                ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                    let (icon, name) =
+                        if previewing { (Icon::Stop, "Stop the clip") } else { (Icon::Play, "Hear the clip") };
+                    if icon_button(ui, icon, name, true).clicked() {
+                        actions.push(Action::Preview(clip.id));
+                    }
+                });
+            });
+            let secs = sound.pcm.secs();
+            let (t3, s3gen) = state.model.info().map_or((6.0, 10.0), |info| info.reference_secs);
+            let wave = ClipWave {
+                peaks: &sound.peaks,
+                secs,
+                trim: clip.trim.clone(),
+                heard_secs: t3.max(s3gen),
+                position_secs: previewing.then_some(clip.trim.start + state.player.position_secs),
+            };
+            if let Some((trim, done)) = clip_wave(ui, 56.0, &wave) {
+                actions.push(if done { Action::Trim(clip.id, trim) } else { Action::TrimPreview(clip.id, trim) });
+            }
+            let heard = format!("The model hears {t3:.0} s for the manner and {s3gen:.0} s for the sound.");
+            ui.label(RichText::new(heard).font(theme::caption()).color(p.weak));
+            ui.add_space(2.0);
+            preparation(ui, state);
+            if let Some(report) = &clip.report {
+                findings(ui, report);
+            }
+            let ours = state.model.info().is_some_and(|info| info.embedded);
+            if ours && clip.is_own() {
+                let honest = "The embedded model was trained on synthetic voices: it follows a human voice only roughly. \
+                              The full models do that well.";
+                ui.add(Label::new(RichText::new(honest).font(theme::caption()).color(p.weak)).wrap());
+            }
+        }
+    }
+}
+
+fn used_label(clip: &Clip) -> String {
+    let (used, whole) = (clip.trim.end - clip.trim.start, clip.sound().map_or(0.0, |s| s.pcm.secs()));
+    if whole - used < 0.05 { format!("{whole:.1} s") } else { format!("{used:.1} of {whole:.1} s") }
+}
+
+fn preparation(ui: &mut Ui, state: &State) {
+    let p = palette(ui);
+    match &state.voice {
+        VoiceState::Unprepared => {}
+        VoiceState::Preparing => line(ui, Icon::More, p.weak, "Learning the voice…"),
+        VoiceState::Ready { ms } => line(ui, Icon::Tick, p.good, &format!("Ready to speak, learned in {ms:.0} ms")),
+        VoiceState::Failed(error) => trouble(ui, error),
+    }
+}
+
+fn findings(ui: &mut Ui, report: &Report) {
+    let p = palette(ui);
+    let worst = report.level();
+    if worst == Level::Good {
+        let all = report.findings.iter().map(|f| f.text.as_str()).collect::<Vec<_>>().join("\n");
+        let row = ui.scope(|ui| line(ui, Icon::Tick, p.good, "The clip is clean: length, level and noise are fine"));
+        row.response.on_hover_text(all);
+        return;
+    }
+    for finding in report.findings.iter().filter(|f| f.level > Level::Good) {
+        line(ui, Icon::Warning, if finding.level == Level::Bad { p.bad } else { p.warn }, &finding.text);
+    }
+}
+
+fn line(ui: &mut Ui, icon: Icon, color: eframe::egui::Color32, text: &str) {
+    ui.horizontal_top(|ui| {
+        ui.spacing_mut().item_spacing.x = 6.0;
+        let (rect, _) = ui.allocate_exact_size(vec2(14.0, 16.0), Sense::hover());
+        icon.paint(ui.painter(), rect.shrink(1.0), color);
+        let color = palette(ui).text;
+        ui.add(Label::new(RichText::new(text).font(theme::caption()).color(color)).wrap());
+    });
+}
+
+fn trouble(ui: &mut Ui, error: &str) {
+    let p = palette(ui);
+    Frame::new().fill(p.bad_soft).corner_radius(RADIUS).inner_margin(8.0).show(ui, |ui| {
+        ui.add(Label::new(RichText::new(error).font(theme::caption()).color(p.text)).wrap());
+    });
+}
+
+fn recording(ui: &mut Ui, status: &RecorderStatus, actions: &mut Vec<Action>) {
+    let p = palette(ui);
+    let (figure, words, level, running) = match status {
+        RecorderStatus::Countdown { secs, level } => {
+            (format!("{:.0}", secs.ceil()), "Get ready. Read something aloud, in your usual voice.", *level, false)
+        }
+        RecorderStatus::Recording { secs, level } => {
+            (format!("{secs:.1} s"), "Recording. Speak on; ten seconds are plenty.", *level, true)
+        }
+        RecorderStatus::Idle => return,
+    };
+    section(ui, "Recording");
+    Frame::new().fill(p.ground).corner_radius(RADIUS).inner_margin(12.0).show(ui, |ui| {
+        ui.take_available_width();
+        ui.horizontal(|ui| {
+            let (rect, _) = ui.allocate_exact_size(vec2(12.0, 30.0), Sense::hover());
+            ui.painter().circle_filled(rect.center(), 5.0, if running { p.bad } else { p.faint });
+            ui.label(RichText::new(figure).font(theme::semibold(24.0)));
+            if running {
+                ui.label(RichText::new(format!("of {MAX_SECS:.0} s")).color(p.weak));
+            }
+        });
+        meter(ui, level);
+        ui.add(Label::new(RichText::new(words).font(theme::caption()).color(p.weak)).wrap());
+    });
+    ui.horizontal(|ui| {
+        if quiet_button(ui, Some(Icon::Tick), "Keep", running).clicked() {
+            actions.push(Action::FinishRecording);
+        }
+        if quiet_button(ui, None, "Cancel", true).clicked() {
+            actions.push(Action::CancelRecording);
+        }
+    });
+}

@@ -1,0 +1,15 @@
+//! Small things that panels are made of.
+
+mod button;
+mod elide;
+mod icon;
+mod meter;
+mod readout;
+mod waveform;
+
+pub use button::{chip, icon_button, primary_button, quiet_button};
+pub use elide::elided;
+pub use icon::Icon;
+pub use meter::meter;
+pub use readout::{readout, section, stage_bar};
+pub use waveform::{ClipWave, SpeechWave, clip_wave, speech_wave, time_label};
