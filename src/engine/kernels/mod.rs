@@ -3,4 +3,5 @@
 //! Networks never call these; they use `nn`, which picks a kernel by device, shape and precision.
 
 pub(crate) mod gemm;
+pub(crate) mod lstm;
 pub(crate) mod view;

@@ -9,7 +9,8 @@ use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};
-use crate::kernels::gemm::{Rows, matmul_nt_serial};
+use crate::kernels::gemm::{Rows, matmul_nn_serial, matmul_nt_serial};
+use crate::kernels::lstm;
 use crate::kernels::view::{from_f32, with_f32};
 use crate::weights::Weights;
 
@@ -25,7 +26,7 @@ pub struct Lstm {
 struct Layer {
     /// `(4 · hidden, in)`.
     weight_ih: Vec<f32>,
-    /// `(4 · hidden, hidden)`.
+    /// Transposed, `(hidden, 4 · hidden)`: a step has few rows.
     weight_hh: Vec<f32>,
     /// The sum of both biases, `(4 · hidden)`.
     bias: Vec<f32>,
@@ -44,7 +45,7 @@ impl Lstm {
             let bias_hh = w.get(&format!("bias_hh_l{i}"), 4 * hidden)?;
             Ok(Layer {
                 weight_ih: values(w.get(&format!("weight_ih_l{i}"), (4 * hidden, width))?)?,
-                weight_hh: values(w.get(&format!("weight_hh_l{i}"), (4 * hidden, hidden))?)?,
+                weight_hh: values(w.get(&format!("weight_hh_l{i}"), (4 * hidden, hidden))?.t()?.contiguous()?)?,
                 bias: values((bias_ih + bias_hh)?)?,
             })
         };
@@ -108,26 +109,13 @@ impl Layer {
         let mut cell = vec![0f32; rows * h];
         let mut before = vec![0f32; rows * h];
         for (gates, output) in gates.chunks_exact_mut(rows * 4 * h).zip(outputs.chunks_exact_mut(rows * h)) {
-            matmul_nt_serial(Rows::dense(&before, rows, h), &self.weight_hh, gates, 4 * h, 4 * h, true);
-            for ((gates, cell), output) in
-                gates.chunks_exact(4 * h).zip(cell.chunks_exact_mut(h)).zip(output.chunks_exact_mut(h))
-            {
-                let (i, rest) = gates.split_at(h);
-                let (f, rest) = rest.split_at(h);
-                let (g, o) = rest.split_at(h);
-                for n in 0..h {
-                    cell[n] = sigmoid(f[n]) * cell[n] + sigmoid(i[n]) * g[n].tanh();
-                    output[n] = sigmoid(o[n]) * cell[n].tanh();
-                }
-            }
+            matmul_nn_serial(Rows::dense(&before, rows, h), &self.weight_hh, gates, 4 * h, 4 * h, true);
+            let states = cell.chunks_exact_mut(h).zip(output.chunks_exact_mut(h));
+            gates.chunks_exact(4 * h).zip(states).for_each(|(gates, (cell, output))| lstm::step(gates, cell, output));
             before.copy_from_slice(output);
         }
         outputs
     }
-}
-
-fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + (-x).exp())
 }
 
 #[cfg(test)]
@@ -135,6 +123,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    fn sigmoid(x: f32) -> f32 {
+        1.0 / (1.0 + (-x).exp())
+    }
 
     #[test]
     fn one_unit_by_hand() {
