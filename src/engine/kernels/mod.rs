@@ -4,4 +4,5 @@
 
 pub(crate) mod gemm;
 pub(crate) mod lstm;
+pub(crate) mod trig;
 pub(crate) mod view;

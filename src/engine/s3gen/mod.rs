@@ -9,6 +9,7 @@ mod config;
 mod encoder;
 mod estimator;
 mod flow;
+pub mod hift;
 mod stream;
 
 use candle_core::{Device, Tensor};

@@ -1,0 +1,111 @@
+//! HiFT, the vocoder: mel spectrogram, 50 frames/s, to sound, 24000 samples/s, 480 to a frame.
+//!
+//! `mel -> F0 predictor -> f0 -> harmonic source`, then a stack of upsamplings that fuses the source's spectrum and
+//! predicts magnitude and phase of a small inverse STFT. Li, Han and Mesgarani, "HiFTNet: a fast high-quality neural
+//! vocoder with harmonic-plus-noise filter and inverse short time Fourier transform", 2023, in CosyVoice's form.
+//!
+//! [`Hift::forward`] makes a whole clip, [`Hift::decode`] a stream without seams; see `stream.rs`.
+
+mod f0;
+mod generator;
+mod source;
+mod stream;
+
+use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
+
+use self::f0::F0Predictor;
+use self::generator::Generator;
+use self::source::HarmonicSource;
+pub use self::stream::{FULL_HOLD_BACK_FRAMES, HiftState};
+use crate::error::Result;
+use crate::noise::NoiseSource;
+use crate::weights::Weights;
+
+/// Samples to a mel frame.
+pub const SAMPLES_PER_FRAME: usize = 480;
+/// Sample rate of the sound.
+pub const SAMPLE_RATE_HZ: usize = 24_000;
+
+/// Widths of the vocoder: the `hift` section of a model's `config.json`; defaults are those of Chatterbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HiftConfig {
+    /// Channels in front of the first upsampling; each upsampling halves them.
+    #[serde(rename = "base")]
+    pub base_channels: usize,
+    /// Channels of the F0 predictor.
+    #[serde(rename = "f0_ch")]
+    pub f0_channels: usize,
+}
+
+impl Default for HiftConfig {
+    fn default() -> Self {
+        Self { base_channels: 512, f0_channels: 512 }
+    }
+}
+
+/// The vocoder's weights.
+#[derive(Debug, Clone)]
+pub struct Hift {
+    f0_predictor: F0Predictor,
+    source: HarmonicSource,
+    generator: Generator,
+}
+
+/// A whole clip and what it was made from.
+#[derive(Debug, Clone)]
+pub struct HiftOutput {
+    /// Samples in `[-0.99, 0.99]`, 480 to a frame, without fade-in.
+    pub wav: Vec<f32>,
+    /// Pitch in Hz, one to a frame; up to 10 Hz means unvoiced.
+    pub f0: Vec<f32>,
+    /// The excitation, 480 samples to a frame.
+    pub source: Vec<f32>,
+}
+
+impl Hift {
+    /// Loads the weights below `w` (`mel2wav` of an S3Gen checkpoint).
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn load(w: &Weights, config: &HiftConfig) -> Result<Self> {
+        Ok(Self {
+            f0_predictor: F0Predictor::load(&w.pp("f0_predictor"), config)?,
+            source: HarmonicSource::load(&w.pp("m_source"))?,
+            generator: Generator::load(w, config)?,
+        })
+    }
+
+    /// `mel: (1, T, 80)`, log-mel, to a clip of 480 T samples; noise is that of `sentence`.
+    ///
+    /// # Errors
+    /// If the shape differs.
+    pub fn forward(&self, mel: &Tensor, noise: &dyn NoiseSource, sentence: usize) -> Result<HiftOutput> {
+        let f0 = self.f0_predictor.forward(mel)?;
+        let mut phase = self.source.start(noise, sentence);
+        let source = self.source.generate(&mut phase, &f0, noise);
+        let wav = self.inference_from_source(mel, &source)?;
+        Ok(HiftOutput { wav, f0, source })
+    }
+
+    /// `mel: (1, T, 80)` and a given excitation of 480 T samples to 480 T samples.
+    ///
+    /// # Errors
+    /// If a shape differs.
+    pub fn inference_from_source(&self, mel: &Tensor, source: &[f32]) -> Result<Vec<f32>> {
+        self.generator.render(mel, source, 0..mel.dim(1)?)
+    }
+}
+
+/// Loads a convolution weight of `shape` that is stored as direction `v` and length `g`:
+/// `g · v / ‖v‖`, the norm over all dimensions but the first, also for transposed convolutions.
+fn weight_norm(w: &Weights, shape: (usize, usize, usize)) -> Result<Tensor> {
+    let g = w.get("parametrizations.weight.original0", (shape.0, 1, 1))?;
+    let v = w.get("parametrizations.weight.original1", shape)?;
+    let norm = v.sqr()?.sum_keepdim((1, 2))?.sqrt()?;
+    Ok(v.broadcast_mul(&(g / norm)?)?)
+}
+
+#[cfg(test)]
+mod tests;
