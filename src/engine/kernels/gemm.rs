@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn products_equal_the_definition_in_every_order() {
         let values = |count: usize, seed: f32| (0..count).map(|i| (i as f32 * seed).sin()).collect::<Vec<f32>>();
-        for (m, k, n) in [(1, 3, 5), (6, 32, 128), (70, 40, 33)] {
+        for (m, k, n) in [(1usize, 3usize, 5usize), (6, 32, 128), (70, 40, 33)] {
             // Rows that overlap, and an output with a gap behind each row.
             let (row_stride, out_stride) = (k.div_ceil(2), n + 2);
             let (x, w, start) = (values(m * row_stride + k, 0.7), values(n * k, 0.3), values(m * out_stride, 1.1));
