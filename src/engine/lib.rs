@@ -15,6 +15,7 @@ pub mod text;
 pub mod variant;
 pub mod voice;
 pub mod voice_encoder;
+pub mod watermark;
 pub mod weights;
 pub mod worker;
 
