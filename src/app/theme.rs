@@ -185,6 +185,18 @@ pub fn editor() -> FontId {
     FontId::proportional(18.0)
 }
 
+/// Thin sliders with a small handle and the accent behind it, for what follows in `ui`.
+pub fn slim_slider(ui: &mut Ui) {
+    let p = palette(ui);
+    ui.spacing_mut().interact_size.y = 20.0;
+    let visuals = ui.visuals_mut();
+    visuals.selection.bg_fill = p.accent;
+    for widget in [&mut visuals.widgets.inactive, &mut visuals.widgets.hovered, &mut visuals.widgets.active] {
+        widget.fg_stroke = Stroke::new(1.5, p.accent);
+    }
+    visuals.widgets.inactive.bg_fill = p.hover;
+}
+
 /// Fonts and both themes; call once.
 pub fn install(ctx: &Context) {
     ctx.set_fonts(fonts());

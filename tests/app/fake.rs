@@ -337,7 +337,7 @@ pub fn stats(audio_secs: f64, sentences: usize) -> Stats {
 
 /// Something that looks like speech, in chunks of 0.4 s.
 pub fn sentences(secs: f32, sentences: usize) -> Vec<AudioChunk> {
-    let n = (secs * 24_000.0) as usize;
+    let n = (secs * 24_000.0).round() as usize;
     let sound: Vec<f32> = (0..n)
         .map(|i| {
             let t = i as f32 / 24_000.0;

@@ -3,12 +3,22 @@
 use std::time::Duration;
 
 use egui_kittest::kittest::Queryable;
+use myna::settings_file::SettingsFile;
+use myna::state::Settings;
 use myna_engine::protocol::Event;
 
 use crate::fake::{Setting, Stage, sentences, stats, turbo};
 
 const TEXT: &str = "The rain had stopped before dawn. By the time the ferry came in, the whole harbour smelled of salt and \
                     warm bread, and somebody was whistling.";
+
+/// Settings with a locked seed, so that pictures agree.
+fn same_seed() -> Setting {
+    let folder = tempfile::tempdir().unwrap().keep();
+    let file = SettingsFile::at(folder.join("settings.json"));
+    file.save(&Settings { seed_locked: true, ..Settings::default() }).unwrap();
+    Setting { file: Some(file), ..Setting::default() }
+}
 
 #[test]
 fn idle_dark() {
@@ -19,7 +29,7 @@ fn idle_dark() {
 
 #[test]
 fn generating_light() {
-    let mut stage = Stage::with(Setting { dark: false, ..Setting::default() }).ready();
+    let mut stage = Stage::with(Setting { dark: false, ..same_seed() }).ready();
     let job = stage.speak(TEXT);
     for chunk in sentences(5.2, 2) {
         job.audio.send(chunk).unwrap();
@@ -36,10 +46,11 @@ fn generating_light() {
 
 #[test]
 fn small_with_error() {
-    let mut stage = Stage::with(Setting { size: [900.0, 600.0], ..Setting::default() }).ready_with(turbo());
+    let mut stage = Stage::with(Setting { size: [900.0, 600.0], ..same_seed() }).ready_with(turbo());
     let job = stage.speak(TEXT);
     let error = "The text has a sentence that is longer than the model can speak; break it into shorter ones.";
     stage.tell(Event::Failed { job: job.id, error: error.into(), bad_input: true });
+    drop(job);
     stage.until("the error", |app| !app.state().notices.is_empty());
     stage.window.get_by_label("Speak");
     stage.window.snapshot("small_with_error");

@@ -89,9 +89,13 @@ fn remark(state: &State, player: &PlayerStatus) -> String {
 
 fn volume(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     let mut volume = state.settings.volume;
-    ui.spacing_mut().slider_width = 80.0;
     let slider = Slider::new(&mut volume, 0.0..=1.0).show_value(false);
-    let response = ui.name_inputs("Volume", |ui| ui.add(slider));
+    let response = ui.scope(|ui| {
+        theme::slim_slider(ui);
+        ui.spacing_mut().slider_width = 80.0;
+        ui.name_inputs("Volume", |ui| ui.add(slider))
+    });
+    let response = response.inner;
     if response.on_hover_text(format!("Volume {:.0} %", volume * 100.0)).changed() {
         actions.push(Action::Volume(volume));
     }

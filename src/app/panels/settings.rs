@@ -66,6 +66,7 @@ fn row<T: Numeric>(ui: &mut Ui, name: &str, value: &mut T, range: RangeInclusive
                 ui.label(RichText::new(text).color(palette(ui).weak));
             });
         });
+        theme::slim_slider(ui);
         ui.spacing_mut().slider_width = ui.available_width();
         let slider = Slider::new(value, range).show_value(false).step_by(if whole { 1.0 } else { 0.05 });
         ui.name_inputs(name, |ui| ui.add(slider)).on_hover_text(tip);

@@ -68,7 +68,8 @@ fn editor(ui: &mut Ui, state: &mut State, height: f32) {
             .margin(vec2(2.0, 4.0))
             .desired_width(f32::INFINITY)
             .min_size(vec2(0.0, height - 4.0));
-        ui.name_inputs("Text to speak", |ui| ui.add(edit));
+        let response = ui.add(edit);
+        ui.ctx().accesskit_node_builder(response.id, |node| node.set_label("Text to speak"));
     });
 }
 

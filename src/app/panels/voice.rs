@@ -16,8 +16,10 @@ use crate::widgets::{ClipWave, Icon, clip_wave, icon_button, meter, quiet_button
 
 /// Height of a voice in the list, in points.
 const ROW: f32 = 44.0;
-/// Height kept for the chosen clip below the list, in points.
-const CLIP_AREA: f32 = 262.0;
+/// Height of the clip's title, picture and verdict, in points.
+const CLIP_AREA: f32 = 176.0;
+/// Height of a remark that takes two lines, in points.
+const REMARK: f32 = 38.0;
 
 /// The panel.
 pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
@@ -34,7 +36,7 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
             }
         });
     });
-    let list_height = (ui.available_height() - CLIP_AREA).max(ROW * 1.5);
+    let list_height = (ui.available_height() - clip_height(state)).max(ROW * 1.5);
     ScrollArea::vertical().id_salt("voices").max_height(list_height).auto_shrink([false, true]).show(ui, |ui| {
         ui.spacing_mut().item_spacing.y = 2.0;
         for clip in state.library.clips() {
@@ -46,6 +48,22 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
         RecorderStatus::Idle => chosen(ui, state, actions),
         status => recording(ui, status, actions),
     }
+}
+
+/// Height that the lower part of the panel will take.
+fn clip_height(state: &State) -> f32 {
+    let remarks = state
+        .clip()
+        .and_then(|clip| clip.report.as_ref())
+        .map_or(0, |report| report.findings.iter().filter(|f| f.level > Level::Good).count());
+    let trouble = matches!(state.voice, VoiceState::Failed(_)) as usize * 2;
+    let honest = shows_honest_line(state) as usize * 2;
+    CLIP_AREA + (remarks + trouble + honest) as f32 * REMARK
+}
+
+/// Whether to say that the small model follows human voices only roughly.
+fn shows_honest_line(state: &State) -> bool {
+    state.model.info().is_some_and(|info| info.embedded) && state.clip().is_some_and(Clip::is_own)
 }
 
 fn row(ui: &mut Ui, state: &State, clip: &Clip, actions: &mut Vec<Action>) {
@@ -66,7 +84,8 @@ fn row(ui: &mut Ui, state: &State, clip: &Clip, actions: &mut Vec<Action>) {
     ui.painter().text(disc, Align2::CENTER_CENTER, initial, theme::semibold(13.0), ink);
     let text_left = rect.left() + 46.0;
     let width = rect.right() - text_left - if clip.is_own() { 32.0 } else { 8.0 };
-    let lines = [(&clip.name, theme::body(), p.text, 6.0), (&clip.about, theme::caption(), p.weak, 24.0)];
+    let about = clip.about.split(". ").next().unwrap_or_default();
+    let lines = [(clip.name.as_str(), theme::body(), p.text, 5.0), (about, theme::caption(), p.weak, 23.0)];
     for (text, font, color, top) in lines {
         let galley = crate::widgets::elided(ui, text, font, color, width);
         ui.painter().galley(pos2(text_left, rect.top() + top), galley, color);
@@ -128,15 +147,14 @@ fn chosen(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
             if let Some((trim, done)) = clip_wave(ui, 56.0, &wave) {
                 actions.push(if done { Action::Trim(clip.id, trim) } else { Action::TrimPreview(clip.id, trim) });
             }
-            let heard = format!("The model hears {t3:.0} s for the manner and {s3gen:.0} s for the sound.");
+            let heard = format!("Takes the manner from {t3:.0} s, the sound from {s3gen:.0} s");
             ui.label(RichText::new(heard).font(theme::caption()).color(p.weak));
             ui.add_space(2.0);
             preparation(ui, state);
             if let Some(report) = &clip.report {
                 findings(ui, report);
             }
-            let ours = state.model.info().is_some_and(|info| info.embedded);
-            if ours && clip.is_own() {
+            if shows_honest_line(state) {
                 let honest = "The embedded model was trained on synthetic voices: it follows a human voice only roughly. \
                               The full models do that well.";
                 ui.add(Label::new(RichText::new(honest).font(theme::caption()).color(p.weak)).wrap());
@@ -165,7 +183,7 @@ fn findings(ui: &mut Ui, report: &Report) {
     let worst = report.level();
     if worst == Level::Good {
         let all = report.findings.iter().map(|f| f.text.as_str()).collect::<Vec<_>>().join("\n");
-        let row = ui.scope(|ui| line(ui, Icon::Tick, p.good, "The clip is clean: length, level and noise are fine"));
+        let row = ui.scope(|ui| line(ui, Icon::Tick, p.good, "A clean clip, and long enough"));
         row.response.on_hover_text(all);
         return;
     }

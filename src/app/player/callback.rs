@@ -32,6 +32,7 @@ pub struct Shared {
     opened: Instant,
     gate: AtomicBool,
     fade_in: AtomicBool,
+    orders: AtomicU32,
     volume: AtomicU32,
     consumed: AtomicU64,
     discard_to: AtomicU64,
@@ -50,6 +51,7 @@ impl Shared {
             opened: Instant::now(),
             gate: AtomicBool::new(false),
             fade_in: AtomicBool::new(false),
+            orders: AtomicU32::new(0),
             volume: AtomicU32::new(volume.to_bits()),
             consumed: AtomicU64::new(0),
             discard_to: AtomicU64::new(0),
@@ -76,7 +78,8 @@ impl Shared {
     pub fn discard_to(&self, frame: u64, fade_in: bool) {
         self.end_at.store(NEVER, Ordering::Release);
         self.fade_in.store(fade_in, Ordering::Relaxed);
-        self.discard_to.store(frame, Ordering::Release);
+        self.discard_to.store(frame, Ordering::Relaxed);
+        self.orders.fetch_add(1, Ordering::Release);
     }
 
     /// Says at which frame silence is meant.
@@ -134,6 +137,7 @@ pub struct Callback {
     ring: Consumer<f32>,
     shared: std::sync::Arc<Shared>,
     volume: f32,
+    orders_seen: u32,
     sounding: bool,
     fade: f32,
     fade_step: f32,
@@ -147,7 +151,18 @@ impl Callback {
     pub fn new(ring: Consumer<f32>, shared: std::sync::Arc<Shared>, rate_hz: u32) -> Self {
         let volume = f32::from_bits(shared.volume.load(Ordering::Relaxed));
         let fade_step = 1.0 / (FADE_SECS * rate_hz as f32).max(1.0);
-        Self { ring, shared, volume, sounding: false, fade: 1.0, fade_step, last: 0.0, tail: 0.0, tail_step: 0.0 }
+        Self {
+            ring,
+            shared,
+            volume,
+            orders_seen: 0,
+            sounding: false,
+            fade: 1.0,
+            fade_step,
+            last: 0.0,
+            tail: 0.0,
+            tail_step: 0.0,
+        }
     }
 
     /// Fills interleaved frames of `channels` samples.
@@ -214,17 +229,18 @@ impl Callback {
         }
     }
 
-    /// Throws old frames away; how many of the `ready` ones.
+    /// Throws old frames away when there is a new order to; how many of the `ready` ones.
     fn discard(&mut self, ready: usize) -> usize {
-        let to = self.shared.discard_to.load(Ordering::Acquire);
-        let old = to.saturating_sub(self.shared.consumed());
-        let n = ready.min(usize::try_from(old).unwrap_or(usize::MAX));
-        if n == 0 {
+        let orders = self.shared.orders.load(Ordering::Acquire);
+        if orders == self.orders_seen {
             return 0;
         }
+        self.orders_seen = orders;
         if self.sounding {
             self.stop();
         }
+        let old = self.shared.discard_to.load(Ordering::Relaxed).saturating_sub(self.shared.consumed());
+        let n = ready.min(usize::try_from(old).unwrap_or(usize::MAX));
         if let Ok(chunk) = self.ring.read_chunk(n) {
             chunk.commit_all();
         }
