@@ -2,7 +2,12 @@
 //!
 //! Networks never call these; they use `nn`, which picks a kernel by device, shape and precision.
 
+pub(crate) mod attention;
 pub(crate) mod gemm;
 pub(crate) mod lstm;
+pub(crate) mod math;
+pub(crate) mod simd;
+#[cfg(test)]
+pub(crate) mod testing;
 pub(crate) mod trig;
 pub(crate) mod view;

@@ -1,8 +1,12 @@
 //! Scaled dot-product attention over `(B, T, H, D)` and the cache of keys and values.
 
-use candle_core::{DType, Device, Tensor};
+use std::ops::Range;
+
+use candle_core::{DType, Device, IndexOp, Tensor};
 
 use crate::error::{Error, Result};
+use crate::kernels::attention::{Attention, Extra, HeadRows, Keys, Shape, Values};
+use crate::kernels::view::{from_f32, with_f32, with_strided};
 
 /// Which keys a query may see. Query `i` and key `j` count from the start of their tensors.
 #[derive(Debug, Clone)]
@@ -19,24 +23,36 @@ pub enum Mask {
 }
 
 impl Mask {
+    /// The keys that query `i` of `keys` sees.
+    fn sees(&self, i: usize, keys: usize) -> Range<usize> {
+        match self {
+            Self::Full => 0..keys,
+            Self::Causal { offset } => 0..(i + offset + 1).min(keys),
+            Self::Ranges(ranges) => {
+                ranges.get(i).map_or(0..0, |&(from, to)| (from as usize).min(keys)..(to as usize).min(keys))
+            }
+        }
+    }
+
+    fn check(&self, queries: usize) -> Result<()> {
+        match self {
+            Self::Ranges(ranges) if ranges.len() != queries => {
+                Err(Error::internal(format!("{} key ranges for {queries} queries", ranges.len())))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// An additive `(Tq, Tk)` mask of 0 and minus infinity, or nothing where all is seen.
     fn additive(&self, queries: usize, keys: usize, device: &Device) -> Result<Option<Tensor>> {
-        let sees: Box<dyn Fn(usize) -> (usize, usize)> = match self {
-            Self::Full => return Ok(None),
-            Self::Causal { .. } if queries == 1 => return Ok(None),
-            Self::Causal { offset } => {
-                let offset = *offset;
-                Box::new(move |i| (0, i + offset + 1))
-            }
-            Self::Ranges(ranges) if ranges.len() != queries => {
-                return Err(Error::internal(format!("{} key ranges for {queries} queries", ranges.len())));
-            }
-            Self::Ranges(ranges) => Box::new(|i| (ranges[i].0 as usize, ranges[i].1 as usize)),
-        };
+        if matches!(self, Self::Full) {
+            return Ok(None);
+        }
         let mut values = vec![f32::NEG_INFINITY; queries * keys];
-        for (i, row) in values.chunks_exact_mut(keys).enumerate() {
-            let (from, to) = sees(i);
-            row[from.min(keys)..to.min(keys)].fill(0.0);
+        for (i, row) in values.chunks_exact_mut(keys.max(1)).enumerate() {
+            if let Some(seen) = row.get_mut(self.sees(i, keys)) {
+                seen.fill(0.0);
+            }
         }
         Ok(Some(Tensor::from_vec(values, (queries, keys), device)?))
     }
@@ -50,6 +66,121 @@ impl Mask {
 /// # Errors
 /// If shapes disagree.
 pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, scale: f64, mask: &Mask, bias: Option<&Tensor>) -> Result<Tensor> {
+    mask.check(q.dims4()?.1)?;
+    if !matches!(q.device(), Device::Cpu) {
+        return attend_device(q, k, v, scale, mask, bias);
+    }
+    let (keys, values) = pack(k, v)?;
+    let call = Call { keys: &keys, values: &values, len: k.dims4()?.1, scale: scale as f32, mask };
+    match bias {
+        None => call.run(q, Extra::None),
+        Some(bias) => with_f32(bias, |bias| call.run(q, Extra::Bias(bias))),
+    }
+}
+
+/// Attention with a term for the distance: `softmax((q_u kᵀ + q_v p[Tq - 1 - i + j]ᵀ) · scale + mask) v`.
+///
+/// `q_u, q_v: (1, Tq, H, D)`, `k, v: (1, Tk, H, D)`; `p: (1, Tq + Tk - 1, H, D)` holds a row for each distance of a
+/// query from a key, the last key standing beside the last query: from `Tk - 1` down to `1 - Tq`. Returns
+/// `(1, Tq, H · D)`.
+///
+/// # Errors
+/// If shapes disagree.
+pub fn attend_relative(
+    (q_u, q_v): (&Tensor, &Tensor),
+    k: &Tensor,
+    v: &Tensor,
+    p: &Tensor,
+    scale: f64,
+    mask: &Mask,
+) -> Result<Tensor> {
+    let (b, tq, h, d) = q_u.dims4()?;
+    let tk = k.dims4()?.1;
+    mask.check(tq)?;
+    if b != 1 || q_v.dims() != q_u.dims() || p.dims4()? != (1, (tq + tk).saturating_sub(1), h, d) {
+        return Err(Error::internal(format!(
+            "relative attention of {:?} and {:?} to {tk} keys was given distances {:?}",
+            q_u.dims(),
+            q_v.dims(),
+            p.dims()
+        )));
+    }
+    if !matches!(q_u.device(), Device::Cpu) {
+        let bias = (relative_term(&q_v.squeeze(0)?, &p.squeeze(0)?, tk)? * scale)?.unsqueeze(0)?;
+        return attend_device(q_u, k, v, scale, mask, Some(&bias));
+    }
+    let (keys, values) = pack(k, v)?;
+    let mut distances = Keys::new(Shape { batch: 1, heads: h, dim: d, capacity: tq + tk - 1 });
+    with_strided(p, |data, stride| {
+        distances.write(0, tq + tk - 1, head_rows(data, stride));
+        Ok(())
+    })?;
+    let call = Call { keys: &keys, values: &values, len: tk, scale: scale as f32, mask };
+    with_strided(q_v, |data, stride| call.run(q_u, Extra::Relative(head_rows(data, stride), &distances)))
+}
+
+/// Keys and values of a call as the kernel wants them.
+fn pack(k: &Tensor, v: &Tensor) -> Result<(Keys, Values)> {
+    let (batch, capacity, heads, dim) = k.dims4()?;
+    if v.dims() != k.dims() {
+        return Err(Error::internal(format!("keys {:?} and values {:?} differ in shape", k.dims(), v.dims())));
+    }
+    let shape = Shape { batch, heads, dim, capacity };
+    let (mut keys, mut values) = (Keys::new(shape), Values::new(shape));
+    append(&mut keys, &mut values, 0, k, v)?;
+    Ok((keys, values))
+}
+
+/// Writes `k, v: (B, T, H, D)` from position `start` on.
+fn append(keys: &mut Keys, values: &mut Values, start: usize, k: &Tensor, v: &Tensor) -> Result<()> {
+    let count = k.dims4()?.1;
+    with_strided(k, |data, stride| {
+        keys.write(start, count, head_rows(data, stride));
+        Ok(())
+    })?;
+    with_strided(v, |data, stride| {
+        values.write(start, count, head_rows(data, stride));
+        Ok(())
+    })
+}
+
+fn head_rows<'a>(data: &'a [f32], stride: &[usize]) -> HeadRows<'a> {
+    HeadRows { data, batch: stride[0], row: stride[1], head: stride[2] }
+}
+
+struct Call<'a> {
+    keys: &'a Keys,
+    values: &'a Values,
+    len: usize,
+    scale: f32,
+    mask: &'a Mask,
+}
+
+impl Call<'_> {
+    fn run(&self, q: &Tensor, extra: Extra<'_>) -> Result<Tensor> {
+        let (b, tq, h, d) = q.dims4()?;
+        let shape = self.keys.shape();
+        if (b, h, d) != (shape.batch, shape.heads, shape.dim) {
+            return Err(Error::internal(format!("queries {:?} do not fit the keys {shape:?}", q.dims())));
+        }
+        if let Extra::Bias(bias) = extra
+            && ![1, b].map(|b| b * h * tq * self.len).contains(&bias.len())
+        {
+            return Err(Error::internal(format!("a bias of {} scores for queries {:?}", bias.len(), q.dims())));
+        }
+        let mut out = vec![0f32; b * tq * h * d];
+        with_strided(q, |data, stride| {
+            let sees = |i: usize| self.mask.sees(i, self.len);
+            let (q, k, v) = (head_rows(data, stride), self.keys, self.values);
+            Attention { q, queries: tq, k, v, keys: self.len, scale: self.scale, sees: &sees, extra }.run(&mut out);
+            Ok(())
+        })?;
+        from_f32(out, (b, tq, h * d))
+    }
+}
+
+/// [`attend`] in the operations every device has.
+fn attend_device(q: &Tensor, k: &Tensor, v: &Tensor, scale: f64, mask: &Mask, bias: Option<&Tensor>) -> Result<Tensor> {
     let (b, tq, h, d) = q.dims4()?;
     let tk = k.dims4()?.1;
     let q = (q.transpose(1, 2)?.contiguous()? * scale)?;
@@ -66,12 +197,49 @@ pub fn attend(q: &Tensor, k: &Tensor, v: &Tensor, scale: f64, mask: &Mask, bias:
     Ok(weights.matmul(&v)?.transpose(1, 2)?.reshape((b, tq, h * d))?)
 }
 
-/// Keys and values of one layer, allocated once for a maximum length.
+/// Rows of the relative term that a device computes at once: larger wastes products at the corners, smaller calls.
+const RELATIVE_BLOCK: usize = 64;
+
+/// `out[h, i, j] = q[i, h] · p[r, h]`, where row `r` of `p` belongs to the distance of query `i` from key `j`.
+///
+/// `q: (Tq, H, D)`; `p: (Tq + keys - 1, H, D)`, the distances falling from `keys - 1` to `1 - Tq`; `(H, Tq, keys)`.
+///
+/// Query `i` needs `keys` neighbouring rows of `p`, one further down for each query before it. For a block of queries
+/// this is one product whose row `i` begins one column earlier than row `i - 1`; read with rows shorter by one, the
+/// windows stand in line, so the shift costs no gather and the product hardly exceeds what is needed.
+fn relative_term(q: &Tensor, p: &Tensor, keys: usize) -> Result<Tensor> {
+    let (queries, heads, _) = q.dims3()?;
+    let q = q.transpose(0, 1)?.contiguous()?;
+    let p = p.transpose(0, 1)?.contiguous()?;
+    let mut blocks = Vec::with_capacity(queries.div_ceil(RELATIVE_BLOCK));
+    for first in (0..queries).step_by(RELATIVE_BLOCK) {
+        let rows = RELATIVE_BLOCK.min(queries - first);
+        let width = keys + rows - 1;
+        let window = p.narrow(1, queries - first - rows, width)?;
+        let scores = q.narrow(1, first, rows)?.matmul(&window.t()?)?;
+        blocks.push(if rows == 1 {
+            scores
+        } else {
+            let line = scores.reshape((heads, rows * width))?.narrow(1, rows - 1, rows * (width - 1))?;
+            line.reshape((heads, rows, width - 1))?.narrow(2, 0, keys)?
+        });
+    }
+    Ok(Tensor::cat(&blocks, 1)?)
+}
+
+/// Keys and values of one layer, allocated once for a maximum length; on the CPU memory is taken as it is filled.
 #[derive(Debug)]
 pub struct KvCache {
-    k: Tensor,
-    v: Tensor,
+    store: Store,
+    capacity: usize,
     len: usize,
+}
+
+#[derive(Debug)]
+enum Store {
+    Cpu(Keys, Values),
+    /// `(B, capacity, H, D)` each.
+    Device(Tensor, Tensor),
 }
 
 impl KvCache {
@@ -80,8 +248,14 @@ impl KvCache {
     /// # Errors
     /// If the device is out of memory.
     pub fn new(batch: usize, capacity: usize, heads: usize, head_dim: usize, device: &Device) -> Result<Self> {
-        let zeros = || Tensor::zeros((batch, capacity, heads, head_dim), DType::F32, device);
-        Ok(Self { k: zeros()?, v: zeros()?, len: 0 })
+        let store = if matches!(device, Device::Cpu) {
+            let shape = Shape { batch, heads, dim: head_dim, capacity };
+            Store::Cpu(Keys::new(shape), Values::new(shape))
+        } else {
+            let zeros = || Tensor::zeros((batch, capacity, heads, head_dim), DType::F32, device);
+            Store::Device(zeros()?, zeros()?)
+        };
+        Ok(Self { store, capacity, len: 0 })
     }
 
     /// Number of positions filled.
@@ -102,25 +276,126 @@ impl KvCache {
     /// Appends `k, v: (B, T, H, D)`, then attends with `q: (B, T, H, D)` causally; returns `(B, T, H · D)`.
     ///
     /// # Errors
-    /// If the cache is full.
+    /// If the cache is full or shapes disagree.
     pub fn append_and_attend(&mut self, q: &Tensor, k: &Tensor, v: &Tensor, scale: f64) -> Result<Tensor> {
         let t = k.dims4()?.1;
-        let capacity = self.k.dims4()?.1;
-        if self.len + t > capacity {
-            return Err(Error::internal(format!("{} positions do not fit a cache of {capacity}", self.len + t)));
+        let (offset, len) = (self.len, self.len + t);
+        if len > self.capacity {
+            return Err(Error::internal(format!("{len} positions do not fit a cache of {}", self.capacity)));
         }
-        self.k.slice_set(&k.contiguous()?, 1, self.len)?;
-        self.v.slice_set(&v.contiguous()?, 1, self.len)?;
-        let offset = self.len;
-        self.len += t;
-        attend(q, &self.keys()?, &self.v.narrow(1, 0, self.len)?, scale, &Mask::Causal { offset }, None)
+        let mask = Mask::Causal { offset };
+        let out = match &mut self.store {
+            Store::Cpu(keys, values) => {
+                let Shape { batch, heads, dim, .. } = keys.shape();
+                if k.dims() != [batch, t, heads, dim] || v.dims() != k.dims() {
+                    return Err(Error::internal(format!("keys {:?} do not fit the cache", k.dims())));
+                }
+                append(keys, values, offset, k, v)?;
+                Call { keys, values, len, scale: scale as f32, mask: &mask }.run(q, Extra::None)?
+            }
+            Store::Device(keys, values) => {
+                keys.slice_set(&k.contiguous()?, 1, offset)?;
+                values.slice_set(&v.contiguous()?, 1, offset)?;
+                attend_device(q, &keys.narrow(1, 0, len)?, &values.narrow(1, 0, len)?, scale, &mask, None)?
+            }
+        };
+        self.len = len;
+        Ok(out)
     }
 
-    /// The keys so far, `(B, len, H, D)`.
+    /// The keys so far of one batch row and head, `(len, D)`.
     ///
     /// # Errors
-    /// If the device fails.
-    pub fn keys(&self) -> Result<Tensor> {
-        Ok(self.k.narrow(1, 0, self.len)?)
+    /// If there is no such row or head.
+    pub fn keys(&self, row: usize, head: usize) -> Result<Tensor> {
+        match &self.store {
+            Store::Cpu(keys, _) => {
+                let Shape { batch, heads, dim, .. } = keys.shape();
+                if row >= batch || head >= heads {
+                    return Err(Error::internal(format!("a cache of {heads} heads was asked for head {head}")));
+                }
+                from_f32((0..self.len).flat_map(|t| keys.key(row, t, head)).collect(), (self.len, dim))
+            }
+            Store::Device(keys, _) => Ok(keys.i((row, ..self.len, head))?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn random(dims: (usize, usize, usize, usize)) -> Tensor {
+        Tensor::randn(0f32, 1f32, dims, &Device::Cpu).unwrap()
+    }
+
+    fn assert_near(found: &Tensor, expected: &Tensor) {
+        assert_eq!(found.dims(), expected.dims());
+        let difference = (found - expected).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
+        assert!(difference < 1e-5, "{difference}");
+    }
+
+    #[test]
+    fn the_relative_term_pairs_every_query_with_its_distance() {
+        // One channel: p holds the distances themselves and q is 1, so the term is the distance.
+        for (queries, keys) in [(1, 1), (1, 5), (3, 3), (70, 70), (65, 130), (130, 200)] {
+            let rows = queries + keys - 1;
+            let p: Vec<f32> = (0..rows).map(|r| keys as f32 - 1.0 - r as f32).collect();
+            let p = Tensor::from_vec(p, (rows, 1, 1), &Device::Cpu).unwrap();
+            let q = Tensor::ones((queries, 1, 1), DType::F32, &Device::Cpu).unwrap();
+            let term = relative_term(&q, &p, keys).unwrap().squeeze(0).unwrap().to_vec2::<f32>().unwrap();
+            for (i, row) in term.iter().enumerate() {
+                let query_position = keys - queries + i;
+                let expected: Vec<f32> = (0..keys).map(|j| query_position as f32 - j as f32).collect();
+                assert_eq!(row, &expected, "{queries} queries, {keys} keys, query {i}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_kernel_and_the_plain_operations_agree() {
+        for (b, tq, tk, h, d) in [(1, 1, 9, 2, 8), (2, 70, 70, 3, 16), (2, 5, 300, 1, 64)] {
+            // Heads cut out of wider rows, as a fused projection leaves them.
+            let part = |t: usize| random((b, t, 3 * h, d)).narrow(2, h, h).unwrap();
+            let (q, k, v) = (part(tq), part(tk), part(tk));
+            let bias = random((1, h, tq, tk));
+            let ranges = (0..tq as u32).map(|i| (i % 5, (i + 6).min(tk as u32))).collect();
+            for mask in [Mask::Full, Mask::Causal { offset: tk - tq }, Mask::Ranges(ranges)] {
+                for bias in [None, Some(&bias)] {
+                    let expected = attend_device(&q, &k, &v, 0.2, &mask, bias).unwrap();
+                    assert_near(&attend(&q, &k, &v, 0.2, &mask, bias).unwrap(), &expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn relative_attention_is_attention_with_the_relative_term() {
+        for (tq, tk, h, d) in [(1, 1, 1, 4), (9, 9, 2, 16), (70, 333, 2, 48)] {
+            let (q_u, q_v) = (random((1, tq, h, d)), random((1, tq, h, d)));
+            let (k, v, p) = (random((1, tk, h, d)), random((1, tk, h, d)), random((1, tq + tk - 1, h, d)));
+            let term = relative_term(&q_v.squeeze(0).unwrap(), &p.squeeze(0).unwrap(), tk).unwrap();
+            let bias = (term * 0.2).unwrap().unsqueeze(0).unwrap();
+            let mask = Mask::Causal { offset: tk - tq };
+            let expected = attend_device(&q_u, &k, &v, 0.2, &mask, Some(&bias)).unwrap();
+            assert_near(&attend_relative((&q_u, &q_v), &k, &v, &p, 0.2, &mask).unwrap(), &expected);
+        }
+    }
+
+    #[test]
+    fn a_cache_attends_like_the_whole_and_gives_its_keys_back() {
+        let (b, t, h, d) = (2, 41, 3, 24);
+        let (q, k, v) = (random((b, t, h, d)), random((b, t, h, d)), random((b, t, h, d)));
+        let whole = attend_device(&q, &k, &v, 0.3, &Mask::Causal { offset: 0 }, None).unwrap();
+        let mut cache = KvCache::new(b, t, h, d, &Device::Cpu).unwrap();
+        for (from, len) in [(0, 17), (17, 1), (18, 1), (10, 8), (18, 23)] {
+            cache.truncate(from);
+            let part = |x: &Tensor| x.narrow(1, from, len).unwrap();
+            let found = cache.append_and_attend(&part(&q), &part(&k), &part(&v), 0.3).unwrap();
+            assert_near(&found, &whole.narrow(1, from, len).unwrap());
+        }
+        assert_near(&cache.keys(1, 2).unwrap(), &k.i((1, .., 2)).unwrap());
+        assert!(cache.append_and_attend(&q, &k, &v, 0.3).is_err(), "the cache is full");
     }
 }

@@ -14,7 +14,7 @@ mod norm;
 mod rope;
 
 pub use activation::{Snake, elu, gelu, gelu_tanh, leaky_relu, mish, silu};
-pub use attention::{KvCache, Mask, attend};
+pub use attention::{KvCache, Mask, attend, attend_relative};
 pub use conv::{Conv1d, ConvConfig, ConvTranspose1d};
 pub use conv2d::Conv2d;
 pub use depthwise::DepthwiseConv1d;

@@ -11,11 +11,8 @@ use candle_core::{Device, Tensor};
 use super::carry::{Carry, Place};
 use super::config::{ChunkCausalConfig, FRAMES_PER_TOKEN, FlowConfig, LOOKAHEAD_TOKENS};
 use crate::error::Result;
-use crate::nn::{Conv1d, ConvConfig, LayerNorm, Linear, attend, leaky_relu, silu};
+use crate::nn::{Conv1d, ConvConfig, LayerNorm, Linear, attend_relative, leaky_relu, silu};
 use crate::weights::Weights;
-
-/// Rows of the relative term computed at once: larger wastes products at the corners, smaller wastes calls.
-const RELATIVE_BLOCK: usize = 64;
 
 /// Embedded tokens to a sequence at twice their rate.
 #[derive(Debug, Clone)]
@@ -200,11 +197,9 @@ impl RelativeAttention {
         let scale = 1.0 / (self.head_dim as f64).sqrt();
         // The last key stands beside the last query, so distances run from keys - 1 down to 1 - queries.
         let table = distance_table(keys as isize - 1, t + keys - 1, dim, xs.device())?;
-        let p = self.linear_pos.forward(&table)?.reshape((t + keys - 1, self.heads, self.head_dim))?;
-        let q_v = (q.broadcast_add(&self.pos_bias_v)?.squeeze(0)? * scale)?;
-        let bias = relative_term(&q_v, &p, keys)?.unsqueeze(0)?;
-        let q_u = q.broadcast_add(&self.pos_bias_u)?;
-        let out = attend(&q_u, &k, &v, scale, &place.mask(t, keys), Some(&bias))?;
+        let p = self.linear_pos.forward(&table)?.reshape((1, t + keys - 1, self.heads, self.head_dim))?;
+        let (q_u, q_v) = (q.broadcast_add(&self.pos_bias_u)?, q.broadcast_add(&self.pos_bias_v)?);
+        let out = attend_relative((&q_u, &q_v), &k, &v, &p, scale, &place.mask(t, keys))?;
         self.linear_out.forward(&out)
     }
 }
@@ -222,54 +217,4 @@ fn distance_table(furthest: isize, rows: usize, dim: usize, device: &Device) -> 
         }
     }
     Ok(Tensor::from_vec(values, (1, rows, dim), device)?)
-}
-
-/// `out[h, i, j] = q[i, h] · p[r, h]`, where row `r` of `p` belongs to the distance of query `i` from key `j`.
-///
-/// `q: (Tq, H, D)`; `p: (Tq + keys - 1, H, D)`, the distances falling from `keys - 1` to `1 - Tq`; `(H, Tq, keys)`.
-///
-/// Query `i` needs `keys` neighbouring rows of `p`, one further down for each query before it. For a block of queries
-/// this is one product whose row `i` begins one column earlier than row `i - 1`; read with rows shorter by one, the
-/// windows stand in line, so the shift costs no gather and the product hardly exceeds what is needed.
-fn relative_term(q: &Tensor, p: &Tensor, keys: usize) -> Result<Tensor> {
-    let (queries, heads, _) = q.dims3()?;
-    let q = q.transpose(0, 1)?.contiguous()?;
-    let p = p.transpose(0, 1)?.contiguous()?;
-    let mut blocks = Vec::with_capacity(queries.div_ceil(RELATIVE_BLOCK));
-    for first in (0..queries).step_by(RELATIVE_BLOCK) {
-        let rows = RELATIVE_BLOCK.min(queries - first);
-        let width = keys + rows - 1;
-        let window = p.narrow(1, queries - first - rows, width)?;
-        let scores = q.narrow(1, first, rows)?.matmul(&window.t()?)?;
-        blocks.push(if rows == 1 {
-            scores
-        } else {
-            let line = scores.reshape((heads, rows * width))?.narrow(1, rows - 1, rows * (width - 1))?;
-            line.reshape((heads, rows, width - 1))?.narrow(2, 0, keys)?
-        });
-    }
-    Ok(Tensor::cat(&blocks, 1)?)
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn the_relative_term_pairs_every_query_with_its_distance() {
-        // One channel: p holds the distances themselves and q is 1, so the term is the distance.
-        for (queries, keys) in [(1, 1), (1, 5), (3, 3), (70, 70), (65, 130), (130, 200)] {
-            let rows = queries + keys - 1;
-            let p: Vec<f32> = (0..rows).map(|r| keys as f32 - 1.0 - r as f32).collect();
-            let p = Tensor::from_vec(p, (rows, 1, 1), &Device::Cpu).unwrap();
-            let q = Tensor::ones((queries, 1, 1), candle_core::DType::F32, &Device::Cpu).unwrap();
-            let term = relative_term(&q, &p, keys).unwrap().squeeze(0).unwrap().to_vec2::<f32>().unwrap();
-            for (i, row) in term.iter().enumerate() {
-                let query_position = keys - queries + i;
-                let expected: Vec<f32> = (0..keys).map(|j| query_position as f32 - j as f32).collect();
-                assert_eq!(row, &expected, "{queries} queries, {keys} keys, query {i}");
-            }
-        }
-    }
 }

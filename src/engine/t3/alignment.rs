@@ -12,6 +12,7 @@ use std::ops::Range;
 use candle_core::{IndexOp, Tensor};
 
 use crate::error::Result;
+use crate::nn::KvCache;
 
 /// `(layer, head)` of the English and multilingual T3 whose attention follows the text.
 pub const ALIGNED_HEADS: [(usize, usize); 3] = [(12, 15), (13, 11), (9, 2)];
@@ -52,11 +53,11 @@ impl AttentionProbe {
         self.heads.iter().any(|&(l, _)| l == layer)
     }
 
-    /// Adds the attention of this layer's heads; `q: (B, T, H, D)`, `keys: (B, len, H, D)`, the conditional row first.
-    pub(super) fn observe(&mut self, layer: usize, q: &Tensor, keys: &Tensor, scale: f64) -> Result<()> {
-        let (t, len) = (q.dims4()?.1, keys.dims4()?.1);
+    /// Adds the attention of this layer's heads; `q: (B, T, H, D)`, the conditional row first.
+    pub(super) fn observe(&mut self, layer: usize, q: &Tensor, cache: &KvCache, scale: f64) -> Result<()> {
+        let (t, len) = (q.dims4()?.1, cache.len());
         for &(_, head) in self.heads.iter().filter(|&&(l, _)| l == layer) {
-            let keys = keys.i((0, .., head))?.contiguous()?;
+            let keys = cache.keys(0, head)?;
             for r in 0..self.queries {
                 let after = self.queries - 1 - r;
                 let query = q.i((0, t - 1 - after, head))?.contiguous()?.unsqueeze(1)?;
@@ -256,11 +257,13 @@ mod tests {
         let values = |n: usize, k: f32| (0..n).map(|i| (i as f32 * k).sin()).collect::<Vec<_>>();
         let q = Tensor::from_vec(values(b * t * h * d, 0.7), (b, t, h, d), &Device::Cpu).unwrap();
         let keys = Tensor::from_vec(values(b * len * h * d, 1.3), (b, len, h, d), &Device::Cpu).unwrap();
+        let mut cache = KvCache::new(b, len, h, d, &Device::Cpu).unwrap();
+        cache.append_and_attend(&keys, &keys, &keys, 1.0).unwrap();
         let mut probe = AttentionProbe::new(&[(4, 1), (6, 0)], 1..3);
         probe.begin(2);
         assert!(probe.wants(4) && probe.wants(6) && !probe.wants(5));
-        probe.observe(4, &q, &keys, 0.5).unwrap();
-        probe.observe(6, &q, &keys, 0.5).unwrap();
+        probe.observe(4, &q, &cache, 0.5).unwrap();
+        probe.observe(6, &q, &cache, 0.5).unwrap();
         let at = |x: &Tensor, t: usize, h: usize| x.i((0, t, h)).unwrap().to_vec1::<f32>().unwrap();
         for r in 0..2 {
             let mut expected = [0.0; 2];

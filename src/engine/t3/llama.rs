@@ -131,7 +131,7 @@ impl Attention {
         let scale = 1.0 / (self.head_dim as f64).sqrt();
         let context = cache.append_and_attend(&q, &k, &v, scale)?;
         if let Some((layer, probe)) = probe {
-            probe.observe(layer, &q, &cache.keys()?, scale)?;
+            probe.observe(layer, &q, cache, scale)?;
         }
         self.o_proj.forward(&context)
     }

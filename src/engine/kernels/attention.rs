@@ -1,0 +1,647 @@
+//! Attention without a score matrix: keys and values pass by in blocks while a running maximum and sum rescale what
+//! has been gathered (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al.,
+//! "FlashAttention", 2022).
+//!
+//! Keys are kept as panels of [`PANEL`] keys, each a `(D, 16)` block, so that one product serves scores and values
+//! alike and a score needs no sum across a vector. A tile of up to six queries goes through all its keys at once; tiles
+//! do not depend on each other, so the result is the same for any number of threads.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::math::exp;
+use super::simd::{Kernel, MAX_LANES, Simd, dispatch};
+
+/// Keys to a panel.
+pub(crate) const PANEL: usize = 16;
+/// Keys whose scores are held at once: a multiple of [`PANEL`].
+const BLOCK: usize = 256;
+/// Queries to a tile.
+const TILE: usize = 6;
+/// Columns of relative scores for a block: its keys, one more for each other query, and what aligns the first.
+const WINDOW: usize = BLOCK + 2 * PANEL;
+/// Below this many multiplications one thread is faster.
+const PARALLEL_WORK: usize = 1 << 17;
+/// Below this many values one thread copies faster.
+const PARALLEL_COPY: usize = 1 << 15;
+
+/// Rows of heads inside a larger array: row `t` of batch `b`, head `h` begins at `b · batch + t · row + h · head`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HeadRows<'a> {
+    pub data: &'a [f32],
+    pub batch: usize,
+    pub row: usize,
+    pub head: usize,
+}
+
+impl<'a> HeadRows<'a> {
+    fn at(&self, b: usize, t: usize, h: usize, dim: usize) -> &'a [f32] {
+        &self.data[b * self.batch + t * self.row + h * self.head..][..dim]
+    }
+}
+
+/// Keys or values of every batch row and head, one after the other, with room for `capacity` of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub batch: usize,
+    pub heads: usize,
+    pub dim: usize,
+    pub capacity: usize,
+}
+
+impl Shape {
+    /// The head size rounded up to whole vectors.
+    fn padded_dim(&self) -> usize {
+        self.dim.next_multiple_of(PANEL)
+    }
+
+    fn keys_len(&self) -> usize {
+        self.capacity.next_multiple_of(PANEL) * self.dim
+    }
+
+    fn values_len(&self) -> usize {
+        self.capacity * self.padded_dim()
+    }
+}
+
+/// Keys as panels.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    shape: Shape,
+    data: Vec<f32>,
+}
+
+/// Values as rows of whole vectors.
+#[derive(Debug, Clone)]
+pub(crate) struct Values {
+    shape: Shape,
+    data: Vec<f32>,
+}
+
+impl Keys {
+    /// Room for `shape.capacity` keys; memory is taken as it is filled.
+    pub(crate) fn new(shape: Shape) -> Self {
+        Self { shape, data: vec![0.0; shape.batch * shape.heads * shape.keys_len()] }
+    }
+
+    /// What it was made for.
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Writes `count` keys from position `start` on.
+    pub(crate) fn write(&mut self, start: usize, count: usize, rows: HeadRows<'_>) {
+        let Shape { heads, dim, .. } = self.shape;
+        let one = |index: usize, data: &mut [f32]| {
+            for t in 0..count {
+                let key = rows.at(index / heads, t, index % heads, dim);
+                let at = start + t;
+                let panel = &mut data[at / PANEL * PANEL * dim..][..PANEL * dim];
+                panel.iter_mut().skip(at % PANEL).step_by(PANEL).zip(key).for_each(|(to, from)| *to = *from);
+            }
+        };
+        each_part(&mut self.data, self.shape.keys_len(), count * dim * heads >= PARALLEL_COPY, one);
+    }
+
+    /// Key `t` of batch row `b` and head `h`.
+    pub(crate) fn key(&self, b: usize, t: usize, h: usize) -> impl Iterator<Item = f32> + '_ {
+        let panel = &self.part(b, h)[t / PANEL * PANEL * self.shape.dim..][..PANEL * self.shape.dim];
+        panel.iter().skip(t % PANEL).step_by(PANEL).copied()
+    }
+
+    fn part(&self, b: usize, h: usize) -> &[f32] {
+        let len = self.shape.keys_len();
+        &self.data[(b * self.shape.heads + h) * len..][..len]
+    }
+}
+
+impl Values {
+    /// Room for `shape.capacity` values; memory is taken as it is filled.
+    pub(crate) fn new(shape: Shape) -> Self {
+        Self { shape, data: vec![0.0; shape.batch * shape.heads * shape.values_len()] }
+    }
+
+    /// Writes `count` values from position `start` on.
+    pub(crate) fn write(&mut self, start: usize, count: usize, rows: HeadRows<'_>) {
+        let Shape { heads, dim, .. } = self.shape;
+        let width = self.shape.padded_dim();
+        let one = |index: usize, data: &mut [f32]| {
+            for (t, to) in data[start * width..].chunks_exact_mut(width).take(count).enumerate() {
+                to[..dim].copy_from_slice(rows.at(index / heads, t, index % heads, dim));
+            }
+        };
+        each_part(&mut self.data, self.shape.values_len(), count * dim * heads >= PARALLEL_COPY, one);
+    }
+
+    fn part(&self, b: usize, h: usize) -> &[f32] {
+        let len = self.shape.values_len();
+        &self.data[(b * self.shape.heads + h) * len..][..len]
+    }
+}
+
+/// Calls `f` with every part of `data` and its number.
+fn each_part(data: &mut [f32], len: usize, parallel: bool, f: impl Fn(usize, &mut [f32]) + Sync) {
+    if parallel {
+        data.par_chunks_exact_mut(len.max(1)).enumerate().for_each(|(i, part)| f(i, part));
+    } else {
+        data.chunks_exact_mut(len.max(1)).enumerate().for_each(|(i, part)| f(i, part));
+    }
+}
+
+/// What is added to scores.
+#[derive(Clone, Copy)]
+pub(crate) enum Extra<'a> {
+    /// Nothing.
+    None,
+    /// A term for each pair, added after scaling: `(B or 1, H, Tq, Tk)`.
+    Bias(&'a [f32]),
+    /// Query `i` and key `j` also score `q[i] · p[Tq - 1 - i + j]`: a second kind of query and keys by distance.
+    Relative(HeadRows<'a>, &'a Keys),
+}
+
+/// One call: queries against the first `keys` keys.
+#[derive(Clone, Copy)]
+pub(crate) struct Attention<'a> {
+    pub q: HeadRows<'a>,
+    pub queries: usize,
+    pub k: &'a Keys,
+    pub v: &'a Values,
+    pub keys: usize,
+    pub scale: f32,
+    /// The keys that a query sees.
+    pub sees: &'a (dyn Fn(usize) -> Range<usize> + Sync),
+    pub extra: Extra<'a>,
+}
+
+impl Attention<'_> {
+    /// `softmax(scores) v`, written to `out (B, Tq, H, D)`. A query that sees nothing gives zeros.
+    ///
+    /// # Panics
+    /// If a view does not fit its data: a defect of the caller.
+    pub(crate) fn run(&self, out: &mut [f32]) {
+        let Shape { batch, heads, dim, capacity } = self.k.shape;
+        let tiles = self.queries.div_ceil(TILE);
+        assert!(out.len() == batch * self.queries * heads * dim && self.keys <= capacity, "attention shapes");
+        let out = Output(out.as_mut_ptr());
+        let one = |task: usize| {
+            let (index, tile) = (task / tiles, task % tiles);
+            let first = tile * TILE;
+            let task = Tile {
+                call: self,
+                batch: index / heads,
+                head: index % heads,
+                first,
+                rows: TILE.min(self.queries - first),
+                out: &out,
+            };
+            dispatch(task);
+        };
+        let tasks = batch * heads * tiles;
+        let work = batch * heads * self.queries * self.keys * dim;
+        if work < PARALLEL_WORK {
+            (0..tasks).for_each(one);
+        } else {
+            (0..tasks).into_par_iter().for_each(one);
+        }
+    }
+}
+
+/// Where tiles write: each to its own rows and head.
+struct Output(*mut f32);
+
+// SAFETY: no two tiles write to the same place, and nobody reads before all are done.
+unsafe impl Sync for Output {}
+
+/// Some queries of one head.
+struct Tile<'a> {
+    call: &'a Attention<'a>,
+    batch: usize,
+    head: usize,
+    first: usize,
+    rows: usize,
+    out: &'a Output,
+}
+
+impl Kernel for Tile<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match self.rows {
+            1 => self.attend::<S, 1>(s),
+            2 => self.attend::<S, 2>(s),
+            3 => self.attend::<S, 3>(s),
+            4 => self.attend::<S, 4>(s),
+            5 => self.attend::<S, 5>(s),
+            _ => self.attend::<S, TILE>(s),
+        }
+    }
+}
+
+/// Scores of one block of keys.
+type Scores = [[f32; BLOCK]; TILE];
+
+impl Tile<'_> {
+    #[inline(always)]
+    fn attend<S: Simd, const R: usize>(&self, s: S) {
+        let call = self.call;
+        let Shape { dim, .. } = call.k.shape;
+        let width = call.k.shape.padded_dim();
+        let sees: [Range<usize>; R] = std::array::from_fn(|r| {
+            let range = (call.sees)(self.first + r);
+            range.start.min(call.keys)..range.end.min(call.keys)
+        });
+        let from = sees.iter().filter(|r| !r.is_empty()).map(|r| r.start).min().unwrap_or(0) / PANEL * PANEL;
+        let to = sees.iter().filter(|r| !r.is_empty()).map(|r| r.end).max().unwrap_or(0);
+        let mut scores: Scores = [[0.0; BLOCK]; TILE];
+        let mut gathered = vec![0f32; R * width];
+        let (mut highest, mut sum) = ([f32::NEG_INFINITY; R], [0f32; R]);
+        for start in (from..to).step_by(BLOCK) {
+            let block = start..to.min(start + BLOCK);
+            self.score::<S, R>(s, &block, &mut scores);
+            let mut correction = [1f32; R];
+            for r in 0..R {
+                self.bias(r, &block, &mut scores[r]);
+                let seen = sees[r].start.clamp(block.start, block.end) - block.start
+                    ..sees[r].end.clamp(block.start, block.end) - block.start;
+                correction[r] = soften(s, &mut scores[r], seen, block.len(), &mut highest[r], &mut sum[r]);
+            }
+            let values = &call.v.part(self.batch, self.head)[block.start * width..block.end * width];
+            gather::<S, R>(s, &scores, &correction, values, &mut gathered, width);
+        }
+        for r in 0..R {
+            let inverse = if sum[r] > 0.0 || sum[r].is_nan() { 1.0 / sum[r] } else { 0.0 };
+            let row = (self.batch * call.queries + self.first + r) * call.k.shape.heads + self.head;
+            for (d, value) in gathered[r * width..][..dim].iter().enumerate() {
+                // SAFETY: `run` checked the length of the output, and this row of this head is ours alone.
+                unsafe { self.out.0.add(row * dim + d).write(value * inverse) };
+            }
+        }
+    }
+
+    /// Scaled scores of a block that begins at a panel.
+    #[inline(always)]
+    fn score<S: Simd, const R: usize>(&self, s: S, block: &Range<usize>, scores: &mut Scores) {
+        let call = self.call;
+        let dim = call.k.shape.dim;
+        let q: [&[f32]; R] = std::array::from_fn(|r| call.q.at(self.batch, self.first + r, self.head, dim));
+        let panels = block.len().div_ceil(PANEL);
+        let k = &call.k.part(self.batch, self.head)[block.start * dim..][..panels * PANEL * dim];
+        let mut rows = scores.each_mut().map(|row| &mut row[..]);
+        panel_products::<S, R>(s, &q, k, dim, &mut rows);
+        if let Extra::Relative(q, p) = call.extra {
+            // Query r needs rows from Tq - 1 - first - r + start of p on; the last query of the tile the earliest.
+            let earliest = call.queries - self.first - R + block.start;
+            let aligned = earliest / PANEL * PANEL;
+            let count = (earliest - aligned + R - 1 + block.len()).div_ceil(PANEL);
+            let q: [&[f32]; R] = std::array::from_fn(|r| q.at(self.batch, self.first + r, self.head, dim));
+            let p = &p.part(0, self.head)[aligned * dim..][..count * PANEL * dim];
+            let mut window = [[0f32; WINDOW]; TILE];
+            let mut rows = window.each_mut().map(|row| &mut row[..]);
+            panel_products::<S, R>(s, &q, p, dim, &mut rows);
+            for r in 0..R {
+                let shifted = &window[r][earliest - aligned + R - 1 - r..];
+                add_and_scale(s, &mut scores[r], shifted, panels * PANEL, call.scale);
+            }
+        } else {
+            let scale = s.splat(call.scale);
+            for row in &mut scores[..R] {
+                for chunk in row[..panels * PANEL].chunks_exact_mut(S::LANES) {
+                    s.store(chunk, s.mul(s.load(chunk), scale));
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn bias(&self, r: usize, block: &Range<usize>, scores: &mut [f32]) {
+        let Extra::Bias(bias) = self.call.extra else { return };
+        let (heads, queries, keys) = (self.call.k.shape.heads, self.call.queries, self.call.keys);
+        let batch = if bias.len() == heads * queries * keys { 0 } else { self.batch };
+        let row = &bias[((batch * heads + self.head) * queries + self.first + r) * keys..][..keys];
+        scores.iter_mut().zip(&row[block.clone()]).for_each(|(score, bias)| *score += bias);
+    }
+}
+
+#[inline(always)]
+fn add_and_scale<S: Simd>(s: S, scores: &mut [f32], extra: &[f32], n: usize, scale: f32) {
+    let scale = s.splat(scale);
+    for (chunk, extra) in scores[..n].chunks_exact_mut(S::LANES).zip(extra[..n].chunks_exact(S::LANES)) {
+        s.store(chunk, s.mul(s.add(s.load(chunk), s.load(extra)), scale));
+    }
+}
+
+/// Turns the scores that are seen to weights and the others to 0; returns what earlier sums are to be multiplied with.
+#[inline(always)]
+fn soften<S: Simd>(s: S, scores: &mut [f32], seen: Range<usize>, len: usize, highest: &mut f32, sum: &mut f32) -> f32 {
+    let end = len.next_multiple_of(MAX_LANES);
+    scores[..seen.start].fill(f32::NEG_INFINITY);
+    scores[seen.end..end].fill(f32::NEG_INFINITY);
+    let mut top = s.splat(*highest);
+    for chunk in scores[..end].chunks_exact(S::LANES) {
+        top = s.max(top, s.load(chunk));
+    }
+    let top = s.largest(top);
+    if top == f32::NEG_INFINITY {
+        scores[..end].fill(0.0);
+        return 1.0;
+    }
+    let (offset, mut total) = (s.splat(top), s.splat(0.0));
+    for chunk in scores[..end].chunks_exact_mut(S::LANES) {
+        let weight = exp(s, s.sub(s.load(chunk), offset));
+        total = s.add(total, weight);
+        s.store(chunk, weight);
+    }
+    let correction = s.lanes(exp(s, s.splat(*highest - top)))[0];
+    *sum = *sum * correction + s.sum(total);
+    *highest = top;
+    correction
+}
+
+/// `rows[r][j] = q[r] · key j` for whole panels.
+#[inline(always)]
+fn panel_products<S: Simd, const R: usize>(
+    s: S,
+    q: &[&[f32]; R],
+    panels: &[f32],
+    dim: usize,
+    rows: &mut [&mut [f32]; TILE],
+) {
+    let total = panels.len() / dim;
+    let at = |column: usize| column / PANEL * PANEL * dim + column % PANEL;
+    let q = q.map(<[f32]>::as_ptr);
+    let mut column = 0;
+    // As many columns at once as there are registers for their sums.
+    while column < total {
+        let wide = if S::LANES == MAX_LANES { 4 } else { 2 };
+        if column + wide * S::LANES <= total {
+            if S::LANES == MAX_LANES {
+                column = columns::<S, R, 4>(s, &q, panels, dim, at, column, rows);
+            } else {
+                column = columns::<S, R, 2>(s, &q, panels, dim, at, column, rows);
+            }
+        } else {
+            column = columns::<S, R, 1>(s, &q, panels, dim, at, column, rows);
+        }
+    }
+}
+
+#[inline(always)]
+fn columns<S: Simd, const R: usize, const N: usize>(
+    s: S,
+    q: &[*const f32; R],
+    panels: &[f32],
+    dim: usize,
+    at: impl Fn(usize) -> usize,
+    column: usize,
+    rows: &mut [&mut [f32]; TILE],
+) -> usize {
+    let b: [*const f32; N] = std::array::from_fn(|n| panels[at(column + n * S::LANES)..].as_ptr());
+    let mut sums = [[s.splat(0.0); N]; R];
+    // SAFETY: every q has `dim` values, and a panel `dim` rows of `PANEL` keys.
+    unsafe { product::<S, R, N>(s, q, &b, PANEL, dim, &mut sums) };
+    for r in 0..R {
+        for n in 0..N {
+            s.store(&mut rows[r][column + n * S::LANES..], sums[r][n]);
+        }
+    }
+    column + N * S::LANES
+}
+
+/// `gathered[r] = gathered[r] · correction[r] + Σ_j weights[r][j] values[j]`.
+#[inline(always)]
+fn gather<S: Simd, const R: usize>(
+    s: S,
+    weights: &Scores,
+    correction: &[f32; R],
+    values: &[f32],
+    gathered: &mut [f32],
+    width: usize,
+) {
+    let a: [*const f32; R] = std::array::from_fn(|r| weights[r].as_ptr());
+    let mut column = 0;
+    while column < width {
+        let left = width - column;
+        column += if S::LANES == MAX_LANES && left >= 4 * S::LANES {
+            gather_columns::<S, R, 4>(s, &a, correction, values, gathered, width, column)
+        } else if left >= 2 * S::LANES {
+            gather_columns::<S, R, 2>(s, &a, correction, values, gathered, width, column)
+        } else {
+            gather_columns::<S, R, 1>(s, &a, correction, values, gathered, width, column)
+        };
+    }
+}
+
+#[inline(always)]
+fn gather_columns<S: Simd, const R: usize, const N: usize>(
+    s: S,
+    a: &[*const f32; R],
+    correction: &[f32; R],
+    values: &[f32],
+    gathered: &mut [f32],
+    width: usize,
+    column: usize,
+) -> usize {
+    let mut sums = [[s.splat(0.0); N]; R];
+    for r in 0..R {
+        for n in 0..N {
+            let before = s.load(&gathered[r * width + column + n * S::LANES..]);
+            sums[r][n] = s.mul(before, s.splat(correction[r]));
+        }
+    }
+    let b: [*const f32; N] = std::array::from_fn(|n| values[column + n * S::LANES..].as_ptr());
+    // SAFETY: there is a weight for each of the `values.len() / width` rows of values, and a row has `width` values.
+    unsafe { product::<S, R, N>(s, a, &b, width, values.len() / width, &mut sums) };
+    for r in 0..R {
+        for n in 0..N {
+            s.store(&mut gathered[r * width + column + n * S::LANES..], sums[r][n]);
+        }
+    }
+    N * S::LANES
+}
+
+/// `sums[r][n] += Σ_k a[r][k] · b[n][k · b_step ..]`.
+///
+/// # Safety
+/// Every `a` must be valid for `count` values, and every `b` for `count` vectors `b_step` apart.
+#[inline(always)]
+unsafe fn product<S: Simd, const R: usize, const N: usize>(
+    s: S,
+    a: &[*const f32; R],
+    b: &[*const f32; N],
+    b_step: usize,
+    count: usize,
+    sums: &mut [[S::V; N]; R],
+) {
+    let mut acc = *sums;
+    for k in 0..count {
+        // SAFETY: the caller's promise.
+        let row: [S::V; N] = std::array::from_fn(|n| unsafe { s.load_ptr(b[n].add(k * b_step)) });
+        for r in 0..R {
+            // SAFETY: the caller's promise.
+            let x = s.splat(unsafe { *a[r].add(k) });
+            for n in 0..N {
+                acc[r][n] = s.fma(x, row[n], acc[r][n]);
+            }
+        }
+    }
+    *sums = acc;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::simd::{Unit, dispatch_on};
+    use crate::kernels::testing::pseudo;
+
+    struct Case {
+        shape: Shape,
+        queries: usize,
+        q: Vec<f32>,
+        k: Vec<f32>,
+        v: Vec<f32>,
+        bias: Vec<f32>,
+        q_relative: Vec<f32>,
+        p: Vec<f32>,
+    }
+
+    impl Case {
+        fn new(batch: usize, queries: usize, keys: usize, heads: usize, dim: usize) -> Self {
+            let shape = Shape { batch, heads, dim, capacity: keys };
+            let row = heads * dim;
+            Self {
+                shape,
+                queries,
+                q: pseudo(batch * queries * row, 1),
+                k: pseudo(batch * keys * row, 2),
+                v: pseudo(batch * keys * row, 3),
+                bias: pseudo(heads * queries * keys, 4),
+                q_relative: pseudo(batch * queries * row, 5),
+                p: pseudo((queries + keys - 1) * row, 6),
+            }
+        }
+
+        fn rows<'a>(&self, data: &'a [f32], per_batch: usize) -> HeadRows<'a> {
+            let Shape { heads, dim, .. } = self.shape;
+            HeadRows { data, batch: per_batch * heads * dim, row: heads * dim, head: dim }
+        }
+
+        fn on(&self, unit: Unit, kind: usize, sees: &(dyn Fn(usize) -> Range<usize> + Sync)) -> Vec<f32> {
+            let Shape { batch, heads, dim, capacity: keys } = self.shape;
+            let (mut k, mut v) = (Keys::new(self.shape), Values::new(self.shape));
+            // In two parts, as a cache is filled.
+            let first = keys / 3;
+            let later = |data| HeadRows { data, ..self.rows(&self.k, keys) };
+            k.write(0, first, self.rows(&self.k, keys));
+            k.write(first, keys - first, later(&self.k[first * heads * dim..]));
+            v.write(0, first, self.rows(&self.v, keys));
+            v.write(first, keys - first, later(&self.v[first * heads * dim..]));
+            let rows = self.queries + keys - 1;
+            let mut p = Keys::new(Shape { batch: 1, capacity: rows, ..self.shape });
+            p.write(0, rows, self.rows(&self.p, rows));
+            let extra = match kind {
+                0 => Extra::None,
+                1 => Extra::Bias(&self.bias),
+                _ => Extra::Relative(self.rows(&self.q_relative, self.queries), &p),
+            };
+            let (q, queries) = (self.rows(&self.q, self.queries), self.queries);
+            let call = Attention { q, queries, k: &k, v: &v, keys, scale: 0.3, sees, extra };
+            let mut out = vec![f32::NAN; batch * queries * heads * dim];
+            let output = Output(out.as_mut_ptr());
+            for b in 0..batch {
+                for head in 0..heads {
+                    for first in (0..queries).step_by(TILE) {
+                        let rows = TILE.min(queries - first);
+                        dispatch_on(unit, Tile { call: &call, batch: b, head, first, rows, out: &output });
+                    }
+                }
+            }
+            let mut whole = vec![f32::NAN; out.len()];
+            call.run(&mut whole);
+            if unit == Unit::available().next().unwrap_or(Unit::Plain) {
+                assert_eq!(out, whole);
+            }
+            out
+        }
+
+        fn expected(&self, kind: usize, sees: &dyn Fn(usize) -> Range<usize>) -> Vec<f64> {
+            let Shape { batch, heads, dim, capacity: keys } = self.shape;
+            let mut out = Vec::new();
+            for (b, i, h) in (0..batch * self.queries * heads)
+                .map(|n| (n / heads / self.queries, n / heads % self.queries, n % heads))
+            {
+                let dot = |q: &[f32], q_row: usize, k: &[f32], k_row: usize| -> f64 {
+                    let at = |row: usize, d: usize| (row * heads + h) * dim + d;
+                    (0..dim).map(|d| f64::from(q[at(q_row, d)]) * f64::from(k[at(k_row, d)])).sum()
+                };
+                let query = b * self.queries + i;
+                let weights: Vec<f64> = sees(i)
+                    .map(|j| {
+                        let score = dot(&self.q, query, &self.k, b * keys + j);
+                        let relative = dot(&self.q_relative, query, &self.p, self.queries - 1 - i + j);
+                        let bias = f64::from(self.bias[(h * self.queries + i) * keys + j]);
+                        match kind {
+                            0 => 0.3 * score,
+                            1 => 0.3 * score + bias,
+                            _ => 0.3 * (score + relative),
+                        }
+                        .exp()
+                    })
+                    .collect();
+                let sum: f64 = weights.iter().sum();
+                for d in 0..dim {
+                    let value = |j: usize| f64::from(self.v[((b * keys + j) * heads + h) * dim + d]);
+                    let total: f64 = weights.iter().zip(sees(i)).map(|(w, j)| w * value(j)).sum();
+                    out.push(if sum > 0.0 { total / sum } else { 0.0 });
+                }
+            }
+            out
+        }
+    }
+
+    #[test]
+    fn equals_the_definition_for_odd_sizes_on_every_unit() {
+        for (batch, queries, keys, heads, dim) in [
+            (1, 1, 1, 1, 1),
+            (2, 1, 37, 3, 8),
+            (1, 7, 7, 2, 20),
+            (2, 13, 530, 2, 64),
+            (1, 31, 270, 1, 48),
+            (1, 6, 64, 2, 80),
+        ] {
+            let case = Case::new(batch, queries, keys, heads, dim);
+            let masks: [(&str, Box<dyn Fn(usize) -> Range<usize> + Sync>); 3] = [
+                ("full", Box::new(move |_| 0..keys)),
+                ("causal", Box::new(move |i| 0..keys - queries.min(keys) + i.min(keys - 1) + 1)),
+                ("ranges", Box::new(move |i| (i * 19 % keys)..(i * 19 % keys + i * 41).min(keys))),
+            ];
+            for kind in 0..3 {
+                for (mask, sees) in &masks {
+                    let expected = case.expected(kind, &|i| {
+                        let range = sees(i);
+                        range.start.min(keys)..range.end.min(keys)
+                    });
+                    for unit in Unit::available() {
+                        for (found, expected) in case.on(unit, kind, sees).iter().zip(&expected) {
+                            assert!(
+                                (f64::from(*found) - expected).abs() < 2e-6,
+                                "{unit:?} {mask} kind {kind} {:?} {queries}: {found} {expected}",
+                                case.shape
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_comes_back_as_it_went_in() {
+        let case = Case::new(2, 1, 19, 3, 5);
+        let mut keys = Keys::new(case.shape);
+        keys.write(0, 19, case.rows(&case.k, 19));
+        let found: Vec<f32> = keys.key(1, 17, 2).collect();
+        assert_eq!(found, case.k[((19 + 17) * 3 + 2) * 5..][..5]);
+    }
+}
