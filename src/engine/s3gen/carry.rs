@@ -3,6 +3,8 @@
 //! A causal convolution needs its last `kernel - 1` input rows, an attention layer the keys and values it may still be
 //! asked about. A network's forward pass takes a [`Carry`] and visits its layers in a fixed order, so a layer finds
 //! what it left there at the previous stretch. With nothing carried the same pass is the ordinary, whole forward.
+//! Rows at the end of a stretch may be provisional: they are computed, and seen where the mask lets them, but leave no
+//! trace.
 
 use candle_core::Tensor;
 
@@ -16,6 +18,7 @@ pub(super) struct Carry {
     streaming: bool,
     slots: Vec<Slot>,
     cursor: usize,
+    provisional: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -67,9 +70,32 @@ impl Carry {
         Self { streaming: true, ..Self::default() }
     }
 
-    /// Begins a pass: the next layer to ask is the network's first.
-    pub(super) fn rewind(&mut self) {
+    /// Begins a pass: the next layer to ask is the network's first. The last `provisional` rows will come again, better
+    /// informed, and are not remembered.
+    pub(super) fn begin(&mut self, provisional: usize) {
         self.cursor = 0;
+        self.provisional = provisional;
+    }
+
+    /// From here on there are `ratio` times as many rows.
+    pub(super) fn upsample(&mut self, ratio: usize) {
+        self.provisional *= ratio;
+    }
+
+    /// Forgets all keys but the `first` oldest and the `last` newest, to bound memory and work.
+    pub(super) fn forget_between(&mut self, first: usize, last: usize) -> Result<()> {
+        for slot in &mut self.slots {
+            if let Slot::Keys(k, v) = slot {
+                for rows in [k, v] {
+                    let len = rows.dims4()?.1;
+                    if len > first + last {
+                        let newest = rows.narrow(1, len - last, last)?;
+                        *rows = Tensor::cat(&[rows.narrow(1, 0, first)?, newest], 1)?;
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A causal convolution, `xs: (B, T, in) -> (B, T, out)`; before the stream there were zeros.
@@ -83,7 +109,7 @@ impl Carry {
             Some(Slot::Keys(..)) => return Err(Error::internal("the layers of a stream changed places")),
             None => xs.pad_with_zeros(1, history, 0)?,
         };
-        let kept = rows.narrow(1, rows.dims3()?.1 - history, history)?.contiguous()?;
+        let kept = rows.narrow(1, rows.dims3()?.1 - self.provisional - history, history)?.force_contiguous()?;
         self.put(Slot::Rows(kept));
         conv.forward_unpadded(&rows)
     }
@@ -99,8 +125,8 @@ impl Carry {
             Some(Slot::Rows(_)) => return Err(Error::internal("the layers of a stream changed places")),
             None => (k, v),
         };
-        let len = k.dims4()?.1;
-        let keep = place.rows_to_keep(rows).min(len);
+        let len = k.dims4()?.1 - self.provisional;
+        let keep = place.rows_to_keep(rows - self.provisional).min(len);
         // A copy, so that the dropped rows are freed.
         let tail = |t: &Tensor| t.narrow(1, len - keep, keep)?.force_contiguous();
         self.put(Slot::Keys(tail(&k)?, tail(&v)?));
@@ -118,7 +144,9 @@ impl Carry {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::panic)]
+    #![allow(clippy::panic, clippy::unwrap_used)]
+    use candle_core::Device;
+
     use super::*;
 
     fn ranges(place: Place, queries: usize, keys: usize) -> Vec<(u32, u32)> {
@@ -135,6 +163,22 @@ mod tests {
         assert_eq!(ranges(Place { start: 0, chunks: rule(Some(1)) }, 5, 5), [(0, 2), (0, 2), (0, 4), (0, 4), (2, 5)]);
         // Rows 4 and 5 of a stream whose carried keys begin at row 2.
         assert_eq!(ranges(Place { start: 4, chunks: rule(Some(1)) }, 2, 4), [(0, 4), (0, 4)]);
+    }
+
+    #[test]
+    fn forgetting_leaves_both_ends() {
+        let mut carry = Carry::streaming();
+        let rows = Tensor::arange(0f32, 9., &Device::Cpu).unwrap().reshape((1, 9, 1, 1)).unwrap();
+        let place = Place { start: 0, chunks: None };
+        carry.begin(2);
+        carry.keys(rows.clone(), rows.clone(), &place).unwrap();
+        carry.forget_between(3, 2).unwrap();
+        carry.begin(0);
+        let (k, v) = carry.keys(rows.narrow(1, 0, 1).unwrap(), rows.narrow(1, 0, 1).unwrap(), &place).unwrap();
+        // Rows 7 and 8 were provisional, 3 and 4 lie between the ends, the last 0 is new.
+        let expected = [0., 1., 2., 5., 6., 0.];
+        assert_eq!(k.flatten_all().unwrap().to_vec1::<f32>().unwrap(), expected);
+        assert_eq!(v.flatten_all().unwrap().to_vec1::<f32>().unwrap(), expected);
     }
 
     #[test]

@@ -48,17 +48,18 @@ impl UpsampleConformerEncoder {
         })
     }
 
-    /// `xs: (1, n, dim)`, of which the last `ahead` rows are only looked at -> `(1, 2 (n - ahead), dim)`.
+    /// `xs: (1, n, dim) -> (1, 2n, dim)`; `start` tokens of the stream came before, which `carry` remembers.
     ///
-    /// `start` tokens of the stream came before; `carry` remembers them.
-    pub(super) fn forward(&self, xs: &Tensor, ahead: usize, start: usize, carry: &mut Carry) -> Result<Tensor> {
-        carry.rewind();
+    /// The last `provisional` tokens are there to be looked at: they come again in the next pass.
+    pub(super) fn forward(&self, xs: &Tensor, provisional: usize, start: usize, carry: &mut Carry) -> Result<Tensor> {
+        carry.begin(provisional);
         let xs = self.embed.forward(xs)?;
-        let mut xs = self.pre_lookahead.forward(&xs, ahead, carry)?;
+        let mut xs = self.pre_lookahead.forward(&xs, carry)?;
         let place = Place { start, chunks: self.chunks.map(|c| c.tokens()) };
         for layer in &self.encoders {
             xs = layer.forward(&xs, &place, carry)?;
         }
+        carry.upsample(FRAMES_PER_TOKEN);
         let xs = carry.conv(&self.up_conv, &upsample(&xs)?)?;
         let mut xs = self.up_embed.forward(&xs)?;
         let place = Place { start: start * FRAMES_PER_TOKEN, chunks: self.chunks.map(|c| c.frames()) };
@@ -119,12 +120,10 @@ impl PreLookahead {
         })
     }
 
-    /// `(1, n, C) -> (1, n - ahead, C)`; what is missing of the look-ahead is zero.
-    fn forward(&self, xs: &Tensor, ahead: usize, carry: &mut Carry) -> Result<Tensor> {
-        let rows = xs.dims3()?.1 - ahead;
-        let padded = xs.pad_with_zeros(1, 0, LOOKAHEAD_TOKENS - ahead)?;
-        let ys = leaky_relu(&self.conv1.forward_unpadded(&padded)?, 0.01)?;
-        Ok((carry.conv(&self.conv2, &ys)? + xs.narrow(1, 0, rows)?)?)
+    /// `(1, n, C) -> (1, n, C)`; behind the last token there are zeros.
+    fn forward(&self, xs: &Tensor, carry: &mut Carry) -> Result<Tensor> {
+        let ys = leaky_relu(&self.conv1.forward(xs)?, 0.01)?;
+        Ok((carry.conv(&self.conv2, &ys)? + xs)?)
     }
 }
 

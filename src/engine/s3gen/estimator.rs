@@ -55,6 +55,12 @@ impl ConditionalDecoder {
         self.time.mixer.is_some()
     }
 
+    /// Bytes that a carry holds for each frame and row.
+    pub(super) fn carried_bytes_per_frame(&self) -> usize {
+        let blocks = self.mid.iter().chain([&self.down, &self.up]).flat_map(|stage| &stage.transformers);
+        blocks.map(|block| 2 * block.heads * block.head_dim * size_of::<f32>()).sum()
+    }
+
     /// The embedding of time `t` (for a mean flow: of the step from `t` to `r`), `(1, 1, 4 C)`.
     pub(super) fn embed_time(&self, t: f32, r: f32, device: &Device) -> Result<Tensor> {
         self.time.forward(t, r, device)
@@ -62,9 +68,8 @@ impl ConditionalDecoder {
 
     /// The velocity, `(B, T, 80)`, for `xs: (B, T, 320)` (state, `mu`, speaker, known mel) at an embedded time.
     ///
-    /// `start` frames of the stream came before; `carry` remembers them.
+    /// `start` frames of the stream came before; `carry`, whose pass has begun, remembers them.
     pub(super) fn forward(&self, xs: &Tensor, time: &Tensor, start: usize, carry: &mut Carry) -> Result<Tensor> {
-        carry.rewind();
         let time = mish(time)?;
         let place = Place { start, chunks: self.chunks };
         let skip = self.down.forward(xs, &time, &place, carry)?;

@@ -123,20 +123,27 @@ pub(super) struct Conditions<'a> {
 /// Memory of a streamed flow: the estimator's, once for every step of the solver.
 #[derive(Debug, Clone)]
 pub(super) struct FlowCarry {
-    /// Frames that have been through.
+    /// Frames that have been through for good.
     pub frames: usize,
+    /// How many frames at the end of the next stretch will come again.
+    pub provisional: usize,
     steps: Vec<Carry>,
 }
 
 impl FlowCarry {
     /// For a run in stretches.
     pub(super) fn streaming(steps: usize) -> Self {
-        Self { frames: 0, steps: vec![Carry::streaming(); steps] }
+        Self { frames: 0, provisional: 0, steps: vec![Carry::streaming(); steps] }
+    }
+
+    /// Forgets all keys but those of the `first` oldest and the `last` newest frames.
+    pub(super) fn forget_between(&mut self, first: usize, last: usize) -> Result<()> {
+        self.steps.iter_mut().try_for_each(|step| step.forget_between(first, last))
     }
 
     /// For a run in one go.
     pub(super) fn whole(steps: usize) -> Self {
-        Self { frames: 0, steps: vec![Carry::default(); steps] }
+        Self { frames: 0, provisional: 0, steps: vec![Carry::default(); steps] }
     }
 }
 
@@ -192,6 +199,12 @@ impl Flow {
         }
     }
 
+    /// Bytes that a streaming carry holds for each frame.
+    pub(super) fn carried_bytes_per_frame(&self, solver: Solver) -> usize {
+        let rows = if solver.guidance().is_some() { 2 } else { 1 };
+        solver.steps() * rows * self.estimator.carried_bytes_per_frame()
+    }
+
     /// Whether the checkpoint is a mean flow.
     pub(super) fn is_mean_flow(&self) -> bool {
         self.estimator.is_mean_flow()
@@ -203,10 +216,10 @@ impl Flow {
         self.spk_embed_affine_layer.forward(&x_vector.broadcast_div(&norm)?)
     }
 
-    /// Encodes all but the last `ahead` tokens, which follow `start` earlier ones: `mu (1, 2 (n - ahead), 80)`.
-    pub(super) fn encode(&self, tokens: &[u32], ahead: usize, start: usize, carry: &mut Carry) -> Result<Tensor> {
+    /// Encodes tokens which follow `start` earlier ones: `mu (1, 2n, 80)`. The last `provisional` ones come again.
+    pub(super) fn encode(&self, tokens: &[u32], provisional: usize, start: usize, carry: &mut Carry) -> Result<Tensor> {
         let embedded = self.input_embedding.forward(tokens)?;
-        self.encoder_proj.forward(&self.encoder.forward(&embedded, ahead, start, carry)?)
+        self.encoder_proj.forward(&self.encoder.forward(&embedded, provisional, start, carry)?)
     }
 
     /// Integrates from `x: (1, T, 80)`, the scaled noise, to the mel.
@@ -225,6 +238,7 @@ impl Flow {
             if cancelled() {
                 return Err(Error::Cancelled);
             }
+            step.begin(carry.provisional);
             let velocity = self.velocity(&rows.input(&x)?, times, carry.frames, step)?;
             let velocity = match guidance {
                 Some(rate) => ((velocity.narrow(0, 0, 1)? * (1.0 + rate))? - (velocity.narrow(0, 1, 1)? * rate)?)?,
@@ -232,7 +246,7 @@ impl Flow {
             };
             x = (x + (velocity * f64::from(times[1] - times[0]))?)?;
         }
-        carry.frames += frames;
+        carry.frames += frames - carry.provisional;
         Ok(x)
     }
 

@@ -246,31 +246,79 @@ fn a_chunk_mask_changes_what_is_seen() {
     assert!(error(&all, &open) > 1e-3 && error(&near, &all) > 1e-3);
 }
 
+/// The two methods for ordinary checkpoints.
+fn both_methods(s3gen: &S3Gen) -> [FlowOptions; 2] {
+    let options = s3gen.default_options();
+    let window = StreamOptions { carry_bytes: 0, ..options.stream };
+    [options, FlowOptions { stream: window, ..options }]
+}
+
 #[test]
 fn without_masks_one_stretch_equals_the_whole_and_many_have_as_many_frames() {
-    let (s3gen, reference) = (mean_flow(), Stage::open("flow_std").reference());
-    let options = s3gen.default_options();
-    let tokens = utterance(40);
-    let whole = s3gen.mel(&reference, &tokens, &options, &run(&SeededNoise::new(5))).unwrap();
-    assert_close(&stream(&s3gen, &reference, &tokens, &[40], &options), &whole, 1e-6, "one stretch");
-    for cuts in [&[4, 36][..], &[1; 40], &[4, 8, 0, 16, 12, 0]] {
-        let steps = stream(&s3gen, &reference, &tokens, cuts, &options);
-        assert_eq!(steps.dims(), whole.dims(), "cut at {cuts:?}");
+    let reference = Stage::open("flow_std").reference();
+    let tokens = utterance(70);
+    for s3gen in [mean_flow(), standard_with(&tiny_config())] {
+        for options in both_methods(&s3gen) {
+            let whole = s3gen.mel(&reference, &tokens, &options, &run(&SeededNoise::new(5))).unwrap();
+            assert_close(&stream(&s3gen, &reference, &tokens, &[70], &options), &whole, 1e-6, "one stretch");
+            for cuts in [&[4, 66][..], &[2; 35], &[4, 8, 0, 46, 12, 0]] {
+                let steps = stream(&s3gen, &reference, &tokens, cuts, &options);
+                assert_eq!(steps.dims(), whole.dims(), "cut at {cuts:?}");
+            }
+        }
     }
 }
 
 #[test]
 fn the_preview_is_that_of_the_tokens_looked_ahead_to() {
     let (s3gen, reference, noise) = (mean_flow(), Stage::open("flow_std").reference(), SeededNoise::new(5));
+    for options in both_methods(&s3gen) {
+        let mut state = s3gen.start(&reference, &options).unwrap();
+        let few = s3gen.decode(&mut state, &utterance(3), false, &run(&noise)).unwrap();
+        assert_eq!((few.frames.dims(), few.lookahead.is_none()), (&[1, 0, 80][..], true));
+        let chunk = s3gen.decode(&mut state, &utterance(10)[3..], false, &run(&noise)).unwrap();
+        let both = Tensor::cat(&[&chunk.frames, &chunk.lookahead.unwrap()], 1).unwrap();
+        let whole = s3gen.mel(&reference, &utterance(10), &options, &run(&noise)).unwrap();
+        assert_eq!(chunk.frames.dims(), [1, 14, 80]);
+        assert_close(&both, &whole, 1e-6, "frames and preview of the first stretch");
+    }
+}
+
+#[test]
+fn with_chunk_masks_the_preview_leaves_no_trace() {
+    let s3gen = mean_flow_with(&chunked(4, Some(1), None));
+    let (reference, noise) = (Stage::open("flow_std").reference(), SeededNoise::new(5));
     let options = s3gen.default_options();
     let mut state = s3gen.start(&reference, &options).unwrap();
-    let few = s3gen.decode(&mut state, &utterance(3), false, &run(&noise)).unwrap();
-    assert_eq!((few.frames.dims(), few.lookahead.is_none()), (&[1, 0, 80][..], true));
-    let chunk = s3gen.decode(&mut state, &utterance(10)[3..], false, &run(&noise)).unwrap();
-    let both = Tensor::cat(&[&chunk.frames, &chunk.lookahead.unwrap()], 1).unwrap();
-    let whole = s3gen.mel(&reference, &utterance(10), &options, &run(&noise)).unwrap();
-    assert_eq!(chunk.frames.dims(), [1, 14, 80]);
-    assert_close(&both, &whole, 1e-6, "frames and preview of the first stretch");
+    let first = s3gen.decode(&mut state, &utterance(7), false, &run(&noise)).unwrap();
+    let preview = first.lookahead.unwrap();
+    assert_eq!((first.frames.dims()[1], preview.dims()[1]), (8, 6));
+    // As if the utterance ended with the three tokens.
+    let short = s3gen.mel(&reference, &utterance(7), &options, &run(&noise)).unwrap();
+    assert_close(&preview, &short.narrow(1, 8, 6).unwrap(), 1e-5, "preview");
+    let whole = s3gen.mel(&reference, &utterance(12), &options, &run(&noise)).unwrap();
+    let rest = s3gen.decode(&mut state, &utterance(12)[7..], true, &run(&noise)).unwrap();
+    assert_close(&rest.frames, &whole.narrow(1, 8, 16).unwrap(), 1e-5, "what follows");
+}
+
+#[test]
+fn a_primed_state_serves_many_utterances() {
+    let (reference, noise) = (odd(&Stage::open("flow_std").reference()), SeededNoise::new(5));
+    let tokens = utterance(11);
+    for config in [tiny_config(), chunked(4, None, None)] {
+        let s3gen = mean_flow_with(&config);
+        let options = s3gen.default_options();
+        let mut primed = s3gen.start(&reference, &options).unwrap();
+        s3gen.prime(&mut primed, &run(&noise)).unwrap();
+        let speak = || s3gen.decode(&mut primed.clone(), &tokens, true, &run(&noise)).unwrap().frames;
+        let (first, again) = (speak(), speak());
+        assert_close(&again, &first, 0.0, "the second clone");
+        let whole = s3gen.mel(&reference, &tokens, &options, &run(&noise)).unwrap();
+        assert_eq!(first.dims(), whole.dims());
+        if config.chunk_causal.is_some() {
+            assert_close(&first, &whole, 1e-5, "with masks the prompt never sees the future");
+        }
+    }
 }
 
 #[test]
@@ -309,4 +357,49 @@ fn bad_input_is_refused_with_its_reason() {
     let mut state = s3gen.start(&reference, &options).unwrap();
     says(s3gen.decode(&mut state, &[], true, &run(&noise)).map(|c| c.frames), "no speech tokens");
     says(s3gen.decode(&mut state, &[9999], false, &run(&noise)).map(|c| c.frames), "token 9999");
+}
+
+/// Speech codes of "The weather will be warm and sunny for the rest of the week.", as T3 of the embedded model put it.
+const SENTENCE: [u32; 80] = [
+    592, 6318, 5745, 2874, 4376, 5843, 1687, 936, 1180, 6401, 6238, 1361, 1280, 2597, 5105, 1757, 3924, 4396, 2767,
+    4304, 1515, 1004, 4375, 4376, 6023, 5321, 3620, 623, 1361, 5609, 4871, 4628, 4868, 2690, 4867, 199, 2421, 4581, 0,
+    497, 736, 6362, 6396, 3857, 5825, 5095, 168, 54, 2247, 6335, 2112, 1184, 563, 5709, 6480, 5016, 23, 3830, 237, 234,
+    6434, 3480, 1969, 1509, 5099, 5025, 4950, 6321, 5799, 2796, 4374, 4388, 2957, 1600, 789, 762, 276, 591, 1923, 2680,
+];
+
+/// Mean difference of two sequences of frames, and of each frame of `a` from the one before it at `edges`.
+fn drift_and_step(a: &Tensor, b: &Tensor, edges: &[usize]) -> (f32, f32) {
+    let mean = |t: Tensor| t.abs().unwrap().mean_all().unwrap().to_scalar::<f32>().unwrap();
+    let step = |&at: &usize| mean((a.narrow(1, at, 1).unwrap() - a.narrow(1, at - 1, 1).unwrap()).unwrap());
+    (mean((a - b).unwrap()), edges.iter().map(step).sum::<f32>() / edges.len() as f32)
+}
+
+#[test]
+fn on_the_embedded_model_chunks_stay_near_the_one_shot_mel_and_their_edges_do_not_show() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/embedded"));
+    let json = std::fs::read_to_string(folder.join("config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let weights = Weights::open(&folder.join("s3gen_meanflow.safetensors"), &Device::Cpu).unwrap();
+    let s3gen = S3Gen::load(&weights, &serde_json::from_value(config["flow"].clone()).unwrap()).unwrap();
+    let x_vector: Vec<f32> = (0..s3gen.config().x_vector_dim).map(|i| (i as f32).sin()).collect();
+    let x_vector = Tensor::new(x_vector, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
+    // A voice out of nothing says the sentence; what it said becomes the reference.
+    let silence = Tensor::full(-9f32, (1, 2, MEL_CHANNELS), &Device::Cpu).unwrap();
+    let nobody = S3GenReference { prompt_token: vec![SENTENCE[0]], prompt_feat: silence, x_vector: x_vector.clone() };
+    let plain = FlowOptions { noise_scale: 0.0, ..s3gen.default_options() };
+    let noise = SeededNoise::new(1);
+    let prompt_feat = s3gen.mel(&nobody, &SENTENCE, &plain, &run(&noise)).unwrap();
+    let reference = S3GenReference { prompt_token: SENTENCE.to_vec(), prompt_feat, x_vector };
+    let whole = s3gen.mel(&reference, &SENTENCE, &plain, &run(&noise)).unwrap();
+
+    let cuts = [11, 12, 18, 27, 12];
+    let edges = [16, 40, 76, 130];
+    let (_, usual) = drift_and_step(&whole, &whole, &edges);
+    for options in both_methods(&s3gen) {
+        let options = FlowOptions { noise_scale: 0.0, ..options };
+        let steps = stream(&s3gen, &reference, &SENTENCE, &cuts, &options);
+        let (drift, step) = drift_and_step(&steps, &whole, &edges);
+        assert!(drift < 0.2, "{:?}: mean difference {drift}", options.stream);
+        assert!(step < 1.2 * usual, "{:?}: steps of {step} at edges, {usual} in one go", options.stream);
+    }
 }
