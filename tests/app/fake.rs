@@ -128,14 +128,13 @@ pub struct Stage {
 /// How the stage is set.
 pub struct Setting {
     pub size: [f32; 2],
-    pub dark: bool,
     pub file: Option<SettingsFile>,
     pub card: Card,
 }
 
 impl Default for Setting {
     fn default() -> Self {
-        Self { size: [1240.0, 780.0], dark: true, file: None, card: Card::default() }
+        Self { size: [1240.0, 780.0], file: None, card: Card::default() }
     }
 }
 
@@ -156,10 +155,8 @@ impl Stage {
             dialogs: Box::new(answers.clone()),
             settings: setting.file,
         };
-        let theme = if setting.dark { eframe::egui::Theme::Dark } else { eframe::egui::Theme::Light };
         let window = Harness::builder()
             .with_size(setting.size)
-            .with_theme(theme)
             .with_max_steps(64)
             .wgpu()
             .build_eframe(move |cc| App::new(&cc.egui_ctx, parts).unwrap());

@@ -3,3 +3,4 @@
 
 mod fake;
 mod pictures;
+mod window;

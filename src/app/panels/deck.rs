@@ -1,6 +1,6 @@
 //! The deck at the bottom: the waveform, the transport, and the figures.
 
-use eframe::egui::{Align, Layout, Popup, RichText, Slider, Ui};
+use eframe::egui::{Align, Layout, Popup, PopupCloseBehavior, RichText, Slider, Ui};
 
 use crate::action::Action;
 use crate::export::Format;
@@ -105,7 +105,7 @@ fn volume(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
 
 fn save(ui: &mut Ui, state: &State, sound: bool, actions: &mut Vec<Action>) {
     let options = icon_button(ui, Icon::More, "Format of saved files", true);
-    Popup::menu(&options).show(|ui| {
+    Popup::menu(&options).close_behavior(PopupCloseBehavior::CloseOnClickOutside).show(|ui| {
         let mut export = state.settings.export;
         for kind in Format::ALL {
             ui.selectable_value(&mut export.kind, kind, kind.title());

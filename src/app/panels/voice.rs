@@ -1,13 +1,13 @@
 //! The voice panel: which voice, which part of its clip, and what that clip is worth.
 
 use eframe::egui::{
-    Align, Align2, Frame, Label, Layout, Rect, RichText, Role, ScrollArea, Sense, Stroke, StrokeKind, Ui, WidgetInfo,
-    pos2, vec2,
+    Align, Align2, Frame, Id, Label, Layout, Rect, RichText, Role, ScrollArea, Sense, Stroke, StrokeKind, Ui,
+    WidgetInfo, pos2, vec2,
 };
 
 use crate::action::Action;
 use crate::clip_check::{Level, Report};
-use crate::library::{Clip, Reading};
+use crate::library::{Clip, ClipId, Reading};
 use crate::player::PlayState;
 use crate::recorder::{MAX_SECS, RecorderStatus};
 use crate::state::{OnDeck, State, VoiceState};
@@ -70,6 +70,9 @@ fn row(ui: &mut Ui, state: &State, clip: &Clip, actions: &mut Vec<Action>) {
     let selected = state.clip().is_some_and(|chosen| chosen.id == clip.id);
     let (rect, response) = ui.allocate_exact_size(vec2(ui.available_width(), ROW), Sense::click());
     response.widget_info(|| WidgetInfo::selected(Role::RadioButton, true, selected, &clip.name));
+    if selected && is_new_choice(ui, clip.id) {
+        response.scroll_to_me(None);
+    }
     let p = palette(ui);
     if selected || response.hovered() {
         ui.painter().rect_filled(rect, RADIUS, if selected { p.raised } else { p.hover.gamma_multiply(0.5) });
@@ -105,6 +108,12 @@ fn row(ui: &mut Ui, state: &State, clip: &Clip, actions: &mut Vec<Action>) {
             actions.push(Action::RemoveVoice(clip.id));
         }
     }
+}
+
+/// Whether this clip was not the chosen one a frame ago.
+fn is_new_choice(ui: &Ui, id: ClipId) -> bool {
+    let key = Id::unique("chosen voice");
+    ui.data_mut(|data| data.get_temp_mut_or_default::<Option<ClipId>>(key).replace(id) != Some(id))
 }
 
 fn chosen(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
@@ -147,7 +156,7 @@ fn chosen(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
             if let Some((trim, done)) = clip_wave(ui, 56.0, &wave) {
                 actions.push(if done { Action::Trim(clip.id, trim) } else { Action::TrimPreview(clip.id, trim) });
             }
-            let heard = format!("Takes the manner from {t3:.0} s, the sound from {s3gen:.0} s");
+            let heard = format!("Manner from {t3:.0} s, sound from {s3gen:.0} s of it");
             ui.label(RichText::new(heard).font(theme::caption()).color(p.weak));
             ui.add_space(2.0);
             preparation(ui, state);
