@@ -7,6 +7,7 @@
 //! [`sentences`] decides what is spoken in one go, [`normalize`] tidies punctuation as the reference does,
 //! [`languages`] holds the 23 languages and their script conversions, [`tokenizer`] the vocabularies.
 
+pub mod expand;
 pub mod languages;
 pub mod normalize;
 pub mod sentences;

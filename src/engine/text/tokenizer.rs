@@ -5,6 +5,7 @@
 //! character vocabulary is an English `tokenizer.json` like any other.
 //! Source: `models/tokenizers/tokenizer.py` and `tts_turbo.py` of the reference.
 
+use super::expand::expand_english;
 use super::languages::{Diacritizer, Language, ja, ko, zh};
 use super::normalize::{PunctuationStyle, normalize_punctuation};
 use crate::error::{Error, Result};
@@ -54,6 +55,7 @@ pub struct TextTokenizer {
     cangjie: Option<zh::Cangjie>,
     diacritizers: BTreeMap<Language, Arc<dyn Diacritizer>>,
     max_tokens: Option<usize>,
+    expands: bool,
 }
 
 impl TextTokenizer {
@@ -80,6 +82,7 @@ impl TextTokenizer {
         let wants_table = kind == TokenizerKind::Multilingual && table.exists();
         Ok(Self {
             kind,
+            expands: kind == TokenizerKind::English && wants_expansion(dir, &vocabulary)?,
             vocabulary,
             cangjie: if wants_table { Some(zh::Cangjie::load(&table)?) } else { None },
             diacritizers: BTreeMap::new(),
@@ -116,7 +119,8 @@ impl TextTokenizer {
         if text.trim().is_empty() {
             return Err(Error::input("there is no text to speak; type at least one word"));
         }
-        self.encode_normalized(&normalize_punctuation(text, self.kind.punctuation()), language)
+        let text = if self.expands { self.expanded(text)?.into() } else { Cow::Borrowed(text) };
+        self.encode_normalized(&normalize_punctuation(&text, self.kind.punctuation()), language)
     }
 
     /// The ids of a text whose punctuation is already normalised; otherwise as [`Self::encode`].
@@ -145,6 +149,17 @@ impl TextTokenizer {
             }
             _ => Ok(ids),
         }
+    }
+
+    /// The text in plain English words, for a vocabulary that knows nothing else.
+    fn expanded(&self, text: &str) -> Result<String> {
+        let expanded = expand_english(text);
+        let is_said = |text: &str| text.chars().any(char::is_alphanumeric);
+        if is_said(text) && !is_said(&expanded) {
+            let start: String = text.trim().chars().take(20).collect();
+            return Err(Error::input(format!("this model speaks English only and cannot say \"{start}\"")));
+        }
+        Ok(expanded)
     }
 
     /// The text the multilingual vocabulary sees, before spaces become `[SPACE]`.
@@ -283,6 +298,13 @@ fn added_tokens(dir: &Path) -> Result<Vec<Value>> {
         })
     });
     Ok(tokens.collect())
+}
+
+/// Whether the model folder asks for numbers in words, or its vocabulary leaves no choice.
+fn wants_expansion(dir: &Path, vocabulary: &Tokenizer) -> Result<bool> {
+    let config = read_json_if_present(&dir.join("config.json"))?;
+    let lacks_digits = ('0'..='9').any(|digit| vocabulary.token_to_id(digit.encode_utf8(&mut [0; 4])).is_none());
+    Ok(config["expand_text"].as_bool().unwrap_or(lacks_digits))
 }
 
 /// Longest text a GPT-2 folder allows, in tokens; absent or absurdly large means no limit.

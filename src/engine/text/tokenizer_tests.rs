@@ -201,3 +201,39 @@ fn every_language_has_its_token_in_front() {
         assert_eq!(tokenizer.vocabulary.id_to_token(first).unwrap(), format!("[{language}]"));
     }
 }
+
+#[test]
+fn numbers_become_words_where_the_folder_asks_for_it_or_digits_are_missing() {
+    let plain = load(TokenizerKind::English);
+    let words = plain.encode("I have two cats, one dog", None).unwrap();
+    assert_ne!(plain.encode("I have 2 cats, 1 dog", None).unwrap(), words);
+
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::copy(fixtures().join("english").join(ENGLISH_FILE), dir.path().join(ENGLISH_FILE)).unwrap();
+    std::fs::write(dir.path().join("config.json"), "{\"expand_text\": true}").unwrap();
+    let asked = TextTokenizer::load(dir.path(), TokenizerKind::English).unwrap();
+    assert_eq!(asked.encode("I have 2 cats, 1 dog", None).unwrap(), words);
+    let message = asked.encode("日本語", None).unwrap_err().to_string();
+    assert!(message.contains("日本語") && message.contains("English"), "{message}");
+
+    let mut vocabulary = read_json(&dir.path().join(ENGLISH_FILE)).unwrap();
+    vocabulary["model"]["vocab"].as_object_mut().unwrap().remove("7");
+    std::fs::write(dir.path().join(ENGLISH_FILE), vocabulary.to_string()).unwrap();
+    std::fs::remove_file(dir.path().join("config.json")).unwrap();
+    let without = TextTokenizer::load(dir.path(), TokenizerKind::English).unwrap();
+    assert_eq!(without.encode("I have 2 cats, 1 dog", None).unwrap(), words);
+}
+
+#[test]
+fn the_embedded_model_speaks_words_and_knows_every_letter() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/embedded");
+    let tokenizer = TextTokenizer::load(&dir, TokenizerKind::English).unwrap();
+    let unknown = tokenizer.vocabulary.token_to_id("[UNK]").unwrap();
+    let text =
+        "On 5 May 2024, at 10:30 a.m., Dr. Müller paid $3.50 (50%) for a “café crème” — why? It's naïve; isn't it!";
+    let ids = tokenizer.encode(text, None).unwrap();
+    assert!(!ids.contains(&unknown), "{:?}", tokenizer.vocabulary.decode(&ids, false));
+    let digits: Vec<u32> = ('0'..='9').filter_map(|d| tokenizer.vocabulary.token_to_id(&d.to_string())).collect();
+    assert!(!ids.iter().any(|id| digits.contains(id)));
+    assert_eq!(tokenizer.tags(), Vec::<String>::new());
+}
