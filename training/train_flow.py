@@ -1,0 +1,172 @@
+"""Stage 'flow': tokens + prompt mel + speaker vector -> mel.
+    python3 train_flow.py --ds DIR --ck DIR --minutes 15            needs mel, tok, spk
+One network for all uses: most rows learn the zero-noise mean-flow map t=0 -> 1 (what ships), some the half steps of 2-step sampling and plain flow
+matching from noise.  Three quarters of the rows see chunk-causal attention with random chunk sizes and a prompt that is a chunk of its own (its
+lookahead convolution stops at the prompt's end), so that streaming with cached keys is exact; the rest see the reference's full attention."""
+import argparse
+import numpy as np, torch, torch.nn as nn, torch.nn.functional as F
+from common import *
+from net_flow import Flow, TBlock, Resnet, ConfLayer, chunk_ids, chunk_mask
+
+ap = stage_args(argparse.ArgumentParser())
+ap.add_argument('--tokens', type=int, default=200)
+ap.add_argument('--rank', type=int, default=0); ap.add_argument('--world', type=int, default=1, help='processes, one per GPU'); ap.add_argument('--port', default='29611')
+a = ap.parse_args()
+a.seed += 100 * a.rank
+log, DEV, amp = setup(a, f'flow{a.rank or ""}')
+SHARE = {0: .45, 1: .30, 2: .25}
+
+
+def main():
+    m = Flow().to(DEV)
+    had = load_into(m, a.ck, 'flow')
+    log('resumed', had, sum(p.numel() for p in m.parameters()), 'parameters')
+    compile_blocks(m, (TBlock, Resnet, ConfLayer), a.compile)
+    est = m.decoder.estimator
+    R = lambda *s: torch.rand(*s, device=DEV)
+    wmel = torch.where(torch.arange(80, device=DEV) < 24, 1.5, .79)[None, :, None]
+
+    def masks(n, T):
+        P = (R(n) * .75 * T).long() * (R(n) > .05)
+        size = torch.tensor([4, 6, 8, 10, 12, 16, 24, 32], device=DEV)[torch.randint(8, (n, 1), device=DEV)]
+        first = 2 + (R(n, 1) * (size - 1)).long()
+        al = chunk_mask(chunk_ids(T, P[:, None], first, size, DEV))
+        full = R(n) < .25
+        return al | full[:, None, None], P, torch.where(full, T, P)          # T: no boundary for the lookahead
+
+    def step(tok, x1, e, two):
+        n, T = tok.shape
+        al, P, bound = masks(n, T)
+        fa = al.repeat_interleave(2, 1).repeat_interleave(2, 2)
+        pm = torch.arange(2 * T, device=DEV)[None] < 2 * P[:, None]
+        # prompts from real rooms: level, tilt and noise floor of the prompt mel only
+        j = (R(n, 1, 1) < .25).float()
+        tilt = torch.randn(n, 1, 1, device=DEV) * .4 * torch.linspace(-1, 1, 80, device=DEV)[None, :, None]
+        cond = (x1 * (1 - j) + j * torch.logaddexp(x1 + tilt, -8.5 + 4.5 * R(n, 1, 1) + .3 * torch.randn_like(x1))) * pm[:, None]
+        w = 3 ** torch.randint(0, 8, tok.shape, device=DEV)                   # T3 makes mistakes: some digits are wrong
+        tok = torch.where(R(n, T) < .02, tok + (((tok // w) % 3 + torch.randint(1, 3, tok.shape, device=DEV)) % 3 - (tok // w) % 3) * w, tok)
+        mask, lw = torch.ones(n, 1, 2 * T, device=DEV), torch.where(pm, .05, 1.)[:, None]
+        with amp():
+            mu, se = m.mu(tok, al, bound), m.spk(e)
+        mu, se = mu.float(), se.float()
+        noisy = torch.arange(n, device=DEV) < n // 8                          # plain flow matching rows
+        z = torch.randn_like(x1) * noisy[:, None, None]
+        t = torch.where(noisy, R(n), torch.zeros(n, device=DEV))
+        r = torch.where(noisy, torch.where(R(n) < .5, t, t + (1 - t) * R(n)), torch.where(R(n) < .2, .5, 1.))
+        xt = (1 - t)[:, None, None] * z + t[:, None, None] * x1
+        if two:                                                               # second half step from the model's own first one
+            with torch.no_grad(), amp():
+                xt = .5 * est(xt * 0, mask, mu, t * 0, se, cond, t * 0 + .5, fa).float()
+            t, r, noisy = t * 0 + .5, t * 0 + 1, noisy & False
+        with amp():
+            u = est(xt, mask, mu, t, se, cond, r, fa)
+        d = u.float() - ((x1 - xt) * 2 if two else x1 - z)
+        d = d * (.5 if two else 1.)
+        l1, l2 = (d.abs() * wmel).mean(1, keepdim=True), d.pow(2).mean(1, keepdim=True)
+        nz = noisy[:, None, None].float()
+        aux = ((mu - x1).abs().mean(1, keepdim=True) * lw).sum() / lw.sum()
+        w0 = lw * (1 - nz)
+        with torch.no_grad():
+            st = torch.stack([(d.abs().mean(1, keepdim=True) * w0).sum() / w0.sum(), (l2 * lw * nz).sum() / (lw * nz).sum().clamp(min=1), aux])
+        return ((l1 * (1 - nz) + .3 * l2 * nz) * lw).sum() / lw.sum() + .05 * aux, st
+
+    T, B = a.tokens, max(8, int(56 * a.bs))
+    shapes = ((T, B), (2 * T, B // 2))
+    if a.compile:
+        for T_, b in shapes:
+            for two in (False, True):
+                l, _ = step(torch.randint(0, 6561, (b, T_), device=DEV), torch.randn(b, 80, 2 * T_, device=DEV), torch.randn(b, 192, device=DEV), two)
+                l.backward()
+            log('compiled', T_)
+    P = list(m.parameters())                                                  # gradients live in one flat buffer; its last element is the stop flag
+    flat, o = torch.zeros(sum(p.numel() for p in P) + 1, device=DEV), 0
+    for p in P:
+        p.grad = flat[o:o + p.numel()].view_as(p)
+        o += p.numel()
+    if a.world > 1:
+        torch.distributed.init_process_group('nccl' if DEV != 'cpu' else 'gloo', init_method=f'tcp://127.0.0.1:{a.port}', rank=a.rank, world_size=a.world)
+        torch.distributed.all_reduce(flat)
+    D = Data(wait_for_parts(a.ds, a.wait, a.end or 1e12), ('mel', 'tok'), DEV, log)
+    lr = a.lr or (6e-4 if had else 1.2e-3)
+    opt = torch.optim.AdamW(m.parameters(), lr, betas=(.9, .98), weight_decay=.01, fused=DEV != 'cpu')
+    ema = Ema(m, .999)
+
+    def pool(T, held):
+        ok = (D.rlen >= T + 2) & (D.rheld == held)
+        p = {k: np.where(ok & (D.rkind == k))[0] for k in SHARE}
+        return {k: v for k, v in p.items() if len(v)}
+
+    def get(pools, T, n, aug=.25):
+        ks, w = list(pools), np.array([SHARE[k] for k in pools])
+        cnt = np.maximum(1, np.floor(w / w.sum() * n)).astype(int)
+        cnt[0] += n - cnt.sum()
+        runs = np.concatenate([np.random.choice(pools[k], c) for k, c in zip(ks, cnt)])
+        np.random.shuffle(runs)
+        st = D.off[D.first[runs]] + (np.random.rand(n) * (D.rlen[runs] - T)).astype(np.int64)
+        r = D.t(D.first[runs] + (np.random.rand(n) * (D.last[runs] - D.first[runs])).astype(np.int64))
+        S = D.t(st)
+        e = torch.where(R(n, 1) < aug, D.emb['sp1'][r].float(), D.emb['sp0'][r].float())
+        return (D.tok[S[:, None] + torch.arange(T, device=DEV)].long(), D.mel[2 * S[:, None] + torch.arange(2 * T, device=DEV)].float().transpose(1, 2), e)
+
+    @torch.no_grad()
+    def evaluate():
+        ema.swap()
+        rs, rt = np.random.get_state(), torch.get_rng_state()
+        out = []
+        held = pool(T, True)
+        for k in held:
+            np.random.seed(3)
+            n = B // 2
+            tok, x1, e = get({k: held[k]}, T, n, 0.)
+            P = T // 2
+            cond = x1 * (torch.arange(2 * T, device=DEV) < 2 * P)
+            mask = torch.ones(n, 1, 2 * T, device=DEV)
+            for nm, al in (('chunk 8', chunk_mask(chunk_ids(T, P, 4, 8, DEV)).expand(n, -1, -1)), ('full', torch.ones(n, T, T, dtype=torch.bool, device=DEV))):
+                fa = al.repeat_interleave(2, 1).repeat_interleave(2, 2)
+                with amp():
+                    mu, se = m.mu(tok, al, torch.full((n,), P if nm != 'full' else T, device=DEV)).float(), m.spk(e).float()
+                for steps in (1, 2):
+                    x, g = torch.zeros_like(x1), torch.linspace(0, 1, steps + 1, device=DEV)
+                    for i in range(steps):
+                        with amp():
+                            x = x + (g[i + 1] - g[i]) * est(x, mask, mu, g[i].expand(n), se, cond, g[i + 1].expand(n), fa).float()
+                    out.append(f'{("espeak", "flite", "human")[k]}/{nm}/{steps}: {(x - x1)[:, :, 2 * P:].abs().mean().item():.3f}')
+        np.random.set_state(rs)
+        torch.set_rng_state(rt)
+        ema.swap()
+        log('EVAL held-out mel L1', '  '.join(out))
+
+    def checkpoint():
+        if a.rank:
+            return
+        ema.swap(); save(m.state_dict(), a.ck, 'flow'); ema.swap()
+        evaluate()
+    sc = Schedule(a, [opt], [lr], saver=checkpoint)
+    train = {T_: pool(T_, False) for T_, _ in shapes}
+    go, acc = True, torch.zeros(3, device=DEV)
+    while go:
+        T_, b = shapes[int(sc.i % 5 == 4 and len(train[2 * T]) > 0)]
+        l, st = step(*get(train[T_], T_, b), sc.i % 8 == 7)
+        flat.zero_()
+        l.backward()
+        flat[-1] = float(not sc.step())
+        if a.world > 1:
+            torch.distributed.all_reduce(flat)
+        if sc.i % 10 == 0 or a.steps < 10:
+            go = float(flat[-1]) == 0
+        flat[-1] = 0
+        flat.nan_to_num_(0., 0., 0.)
+        gn = flat.norm() / a.world
+        flat.mul_((1.5 / (gn + 1e-6)).clamp(max=1.) / a.world)
+        opt.step()
+        ema.step()
+        acc += st
+        if sc.i % 200 == 0:
+            s = (acc / 200).tolist()
+            acc.zero_()
+            log(sc.i, f'{sc.frac():.2f} L1 {s[0]:.3f} noisy l2 {s[1]:.3f} mu {s[2]:.3f} gn {gn.item():.2f} {sc.i / (time.time() - sc.t0):.1f}/s')
+    checkpoint()
+    log('done')
+
+
+main()
