@@ -1,7 +1,8 @@
 //! One-dimensional convolutions over `(B, T, C)`.
 //!
 //! With channels last, the input rows that one output row needs lie next to each other, so a convolution with
-//! dilation 1 is a single matrix product whose left rows overlap; with a dilation it is one product per tap.
+//! dilation 1 is a single matrix product whose left rows overlap; with dilation `d` it is `d` of them, each over every
+//! `d`-th row.
 
 use candle_core::{Device, Tensor};
 
@@ -50,7 +51,7 @@ impl ConvConfig {
     }
 }
 
-/// Convolution; the checkpoint's `(out, in, k)` weight is kept as `(k, out, in)` or, undilated, `(out, k · in)`.
+/// Convolution; the checkpoint's `(out, in, k)` weight is kept as `(out, k · in)`.
 #[derive(Debug, Clone)]
 pub struct Conv1d {
     weight: Tensor,
@@ -86,11 +87,10 @@ impl Conv1d {
         if kernel != config.kernel {
             return Err(Error::internal(format!("a convolution of {} taps was given {kernel}", config.kernel)));
         }
-        let weight = if config.dilation == 1 {
-            weight.permute((0, 2, 1))?.contiguous()?.reshape((outputs, kernel * inputs))?
-        } else {
-            weight.permute((2, 0, 1))?.contiguous()?
-        };
+        if config.stride > 1 && config.dilation > 1 {
+            return Err(Error::internal("a convolution with both a stride and a dilation is not supported"));
+        }
+        let weight = weight.permute((0, 2, 1))?.contiguous()?.reshape((outputs, kernel * inputs))?;
         Ok(Self { weight, bias, inputs, outputs, config })
     }
 
@@ -154,9 +154,13 @@ impl Conv1d {
             matmul_nt(view, w, out, n, n, biased);
             return;
         }
-        for tap in 0..kernel {
-            let view = Rows { data: &x[tap * dilation * c..], rows, cols: c, row_stride: stride * c };
-            matmul_nt(view, &w[tap * n * c..(tap + 1) * n * c], out, n, n, biased || tap > 0);
+        let mut every = Vec::with_capacity(x.len() / dilation + c);
+        for first in 0..dilation.min(rows) {
+            every.clear();
+            x.chunks_exact(c).skip(first).step_by(dilation).for_each(|row| every.extend_from_slice(row));
+            let count = (rows - first).div_ceil(dilation);
+            let view = Rows { data: &every, rows: count, cols: kernel * c, row_stride: c };
+            matmul_nt(view, w, &mut out[first * n..], dilation * n, n, biased);
         }
     }
 
@@ -169,12 +173,7 @@ impl Conv1d {
             taps.push(xs.index_select(&Tensor::new(index, xs.device())?, 1)?);
         }
         let columns = Tensor::cat(&taps, 2)?;
-        let weight = if dilation == 1 {
-            self.weight.clone()
-        } else {
-            self.weight.permute((1, 0, 2))?.contiguous()?.reshape((self.outputs, kernel * self.inputs))?
-        };
-        let ys = columns.broadcast_matmul(&weight.t()?)?;
+        let ys = columns.broadcast_matmul(&self.weight.t()?)?;
         Ok(match &self.bias {
             Some(bias) => ys.broadcast_add(bias)?,
             None => ys,
