@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 use crate::nn::{Conv1d, ConvConfig, DepthwiseConv1d, LayerNorm, Linear, Mask, Rope, attend, gelu};
 use crate::weights::Weights;
 
+/// Bands of [`s3_log_mel`].
+const MELS: usize = 128;
 /// Mel frames to one code.
 const FRAMES_PER_CODE: usize = 4;
 /// A longer mel is cut into windows of this many frames, 30 s,
@@ -66,13 +68,16 @@ impl S3Tokenizer {
     /// Loads the tensors below `tokenizer` of an S3Gen checkpoint.
     ///
     /// # Errors
-    /// If the file cannot be read; missing tensors are told by [`Weights::finish`].
+    /// If the file cannot be read or the dimensions are impossible; missing tensors are told by [`Weights::finish`].
     pub fn load(w: &Weights, config: &S3TokenizerConfig) -> Result<Self> {
+        if config.n_mels != MELS || config.heads == 0 || !config.dim.is_multiple_of(2 * config.heads) {
+            return Err(Error::model(w.path(), format!("its configuration cannot be that of a tokenizer: {config:?}")));
+        }
         // Tables that are computed here.
         w.ignore("_mel_filters");
         w.ignore("window");
         let (dim, encoder) = (config.dim, w.pp("encoder"));
-        let head_dim = dim / config.heads.max(1);
+        let head_dim = dim / config.heads;
         let inv_freq: Vec<f32> =
             (0..head_dim / 2).map(|k| 1.0 / ROPE_THETA.powf((2 * k) as f32 / head_dim as f32)).collect();
         let halve = ConvConfig::strided(3, 2, 1);
@@ -195,9 +200,6 @@ struct FsmnAttention {
 
 impl FsmnAttention {
     fn load(w: &Weights, dim: usize, heads: usize) -> Result<Self> {
-        if heads == 0 || !dim.is_multiple_of(2 * heads) {
-            return Err(Error::model(w.path(), format!("{heads} tokenizer heads do not divide a width of {dim}")));
-        }
         let query = Linear::load(&w.pp("query"), dim, dim)?;
         let value = Linear::load(&w.pp("value"), dim, dim)?;
         // The key has no bias.
@@ -232,7 +234,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::dsp::testing::{Fixture, load_config, relative_error};
+    use crate::dsp::testing::{Fixture, load_config, on_threads, relative_error};
 
     fn tiny() -> S3Tokenizer {
         let w = Weights::open(&Fixture::path("tiny/shared/s3gen_meanflow.safetensors"), &Device::Cpu).unwrap();
@@ -339,6 +341,25 @@ mod tests {
         assert!(tokenizer.encode(&[0.1; 1280], Some(0)).unwrap().is_empty());
         for clip in [&[][..], &[0.1; 200], &[f32::NAN; 4000]] {
             assert!(tokenizer.encode(clip, None).unwrap_err().is_bad_input());
+        }
+    }
+
+    #[test]
+    fn the_embedded_tokenizer_runs_alike_on_any_threads_and_a_nonsensical_one_is_refused() {
+        let path = Fixture::path("../../models/embedded/s3gen_meanflow.safetensors");
+        let root = Weights::open(&path, &Device::Cpu).unwrap();
+        let w = root.pp("tokenizer");
+        let config: S3TokenizerConfig = load_config("../../models/embedded/config.json", "tok");
+        let tokenizer = S3Tokenizer::load(&w, &config).unwrap();
+        ["flow.", "mel2wav.", "speaker_encoder."].iter().for_each(|other| root.ignore(other));
+        root.finish().unwrap();
+        assert_eq!(tokenizer.encode(&[0.1; 16_000], None).unwrap().len(), 25);
+        let speech: Vec<f32> = (0..60_000).map(|n| ((n * n) as f32 * 1e-4).sin() * 0.3).collect();
+        let hidden = || values(&tokenizer.hidden(&s3_log_mel(&speech).unwrap().tensor(&Device::Cpu).unwrap()).unwrap());
+        assert_eq!(on_threads(1, hidden), on_threads(3, hidden));
+        for heads in [0, 5] {
+            let wrong = S3TokenizerConfig { heads, ..config.clone() };
+            assert!(S3Tokenizer::load(&w, &wrong).unwrap_err().is_bad_input());
         }
     }
 

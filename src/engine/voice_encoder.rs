@@ -10,10 +10,12 @@ use serde::{Deserialize, Serialize};
 use crate::dsp::Features;
 use crate::dsp::mel::voice_encoder_mel;
 use crate::dsp::trim::trim;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::nn::{Linear, Lstm};
 use crate::weights::Weights;
 
+/// Bands of [`voice_encoder_mel`].
+const MELS: usize = 40;
 /// Below the loudest frame by more than this is silence.
 const TRIM_DB: f64 = 20.0;
 /// Frames from one window to the next: 16000 / 1.3 / 160.
@@ -59,8 +61,14 @@ impl VoiceEncoder {
     /// Loads a `ve` checkpoint.
     ///
     /// # Errors
-    /// If the file cannot be read; missing tensors are told by [`Weights::finish`].
+    /// If the file cannot be read or the dimensions are impossible; missing tensors are told by [`Weights::finish`].
     pub fn load(w: &Weights, config: &VoiceEncoderConfig) -> Result<Self> {
+        if config.num_mels != MELS || config.hidden == 0 || config.layers == 0 || config.partial_frames == 0 {
+            return Err(Error::model(
+                w.path(),
+                format!("its configuration cannot be that of a VoiceEncoder: {config:?}"),
+            ));
+        }
         // Scale and bias of the training loss.
         w.ignore("similarity_weight");
         w.ignore("similarity_bias");
@@ -122,7 +130,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::dsp::testing::{Fixture, load_config, relative_error};
+    use crate::dsp::testing::{Fixture, load_config, on_threads, relative_error};
 
     fn tiny() -> VoiceEncoder {
         let w = Weights::open(&Fixture::path("tiny/shared/ve.safetensors"), &Device::Cpu).unwrap();
@@ -149,6 +157,31 @@ mod tests {
         assert!(relative_error(&values(&hidden), &stage.values("lstm_last_hidden")) < 1e-5);
         assert!(relative_error(&values(&ve.proj.forward(&hidden).unwrap()), &stage.values("proj_out")) < 1e-5);
         assert!(relative_error(&values(&ve.embed(&wav16).unwrap()), &stage.values("speaker_emb")) < 1e-5);
+    }
+
+    #[test]
+    fn the_embedded_encoder_loads_and_a_nonsensical_one_is_refused() {
+        let w = Weights::open(&Fixture::path("../../models/embedded/ve.safetensors"), &Device::Cpu).unwrap();
+        let config: VoiceEncoderConfig = load_config("../../models/embedded/config.json", "ve");
+        let ve = VoiceEncoder::load(&w, &config).unwrap();
+        w.finish().unwrap();
+        let tone: Vec<f32> = (0..40_000).map(|n| (n as f32 * 0.05).sin() * 0.3).collect();
+        assert_eq!(ve.embed(&tone).unwrap().dims(), [1, config.embed]);
+        for wrong in [
+            VoiceEncoderConfig { num_mels: 80, ..config.clone() },
+            VoiceEncoderConfig { hidden: 0, ..config.clone() },
+            VoiceEncoderConfig { partial_frames: 0, ..config },
+        ] {
+            assert!(VoiceEncoder::load(&w, &wrong).unwrap_err().is_bad_input());
+        }
+    }
+
+    #[test]
+    fn the_number_of_threads_changes_nothing() {
+        let ve = tiny();
+        let noise: Vec<f32> = (0..100_000).map(|n| ((n * n) as f32).sin() * 0.1).collect();
+        let run = |threads| on_threads(threads, || values(&ve.embed(&noise).unwrap()));
+        assert_eq!(run(1), run(3));
     }
 
     #[test]

@@ -44,6 +44,11 @@ impl Fixture {
     }
 }
 
+/// Runs `f` where there are so many threads.
+pub(crate) fn on_threads<T: Send>(threads: usize, f: impl FnOnce() -> T + Send) -> T {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(f)
+}
+
 /// One section of a `config.json` below `tests/fixtures`.
 pub(crate) fn load_config<T: serde::de::DeserializeOwned>(name: &str, section: &str) -> T {
     let text = std::fs::read_to_string(Fixture::path(name)).unwrap();

@@ -10,9 +10,13 @@ use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::kernels::gemm::{Rows, matmul_nn_serial, matmul_nt_serial};
-use crate::kernels::lstm;
+use crate::kernels::lstm::Step;
 use crate::kernels::view::{from_f32, with_f32};
 use crate::weights::Weights;
+
+/// Sequences that run together. A fixed number, so that results do not depend on the number of threads; six rows fill
+/// the tile of the matrix product.
+const TOGETHER: usize = 6;
 
 /// Stacked layers, one direction.
 #[derive(Debug, Clone)]
@@ -62,12 +66,13 @@ impl Lstm {
             return Err(Error::internal(format!("an LSTM of {} inputs was given {:?}", self.inputs, xs.dims())));
         }
         let mut out = vec![0f32; batch * self.hidden];
-        // Sequences do not depend on each other: each thread takes some of them through all steps and layers.
-        let share = batch.div_ceil(rayon::current_num_threads()).max(1);
+        // Sequences do not depend on each other: a thread takes some of them through all steps and layers.
         with_f32(&xs.to_device(&Device::Cpu)?, |x| {
-            out.par_chunks_mut(share * self.hidden).zip(x.par_chunks(share * steps * width)).for_each(|(out, x)| {
-                self.run(x, steps, out);
-            });
+            out.par_chunks_mut(TOGETHER * self.hidden).zip(x.par_chunks(TOGETHER * steps * width)).for_each(
+                |(out, x)| {
+                    self.run(x, steps, out);
+                },
+            );
             Ok(())
         })?;
         Ok(from_f32(out, (batch, self.hidden))?.to_device(xs.device())?)
@@ -111,7 +116,10 @@ impl Layer {
         for (gates, output) in gates.chunks_exact_mut(rows * 4 * h).zip(outputs.chunks_exact_mut(rows * h)) {
             matmul_nn_serial(Rows::dense(&before, rows, h), &self.weight_hh, gates, 4 * h, 4 * h, true);
             let states = cell.chunks_exact_mut(h).zip(output.chunks_exact_mut(h));
-            gates.chunks_exact(4 * h).zip(states).for_each(|(gates, (cell, output))| lstm::step(gates, cell, output));
+            gates
+                .chunks_exact(4 * h)
+                .zip(states)
+                .for_each(|(gates, (cell, output))| Step { gates, cell, output }.run());
             before.copy_from_slice(output);
         }
         outputs

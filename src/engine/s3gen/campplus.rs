@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dsp::fbank::fbank;
 use crate::dsp::features::check_audio;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::nn::{BatchNorm, Conv1d, Conv2d, ConvConfig, Linear};
 use crate::weights::Weights;
 
@@ -68,8 +68,11 @@ impl CamPPlus {
     /// Loads the tensors below `speaker_encoder` of an S3Gen checkpoint.
     ///
     /// # Errors
-    /// If the file cannot be read; missing tensors are told by [`Weights::finish`].
+    /// If the file cannot be read or the dimensions are impossible; missing tensors are told by [`Weights::finish`].
     pub fn load(w: &Weights, config: &CamPPlusConfig) -> Result<Self> {
+        if config.fcm_channels == 0 || config.init_channels == 0 || config.growth == 0 || config.bottleneck == 0 {
+            return Err(Error::model(w.path(), format!("its configuration cannot be that of CAM++: {config:?}")));
+        }
         let x = w.pp("xvector");
         let mut channels = config.init_channels;
         let fcm_channels = config.fcm_channels * (BANDS / FREQUENCY_STRIDE);
@@ -329,7 +332,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::dsp::testing::{Fixture, load_config, relative_error};
+    use crate::dsp::testing::{Fixture, load_config, on_threads, relative_error};
 
     fn tiny() -> CamPPlus {
         let w = Weights::open(&Fixture::path("tiny/shared/s3gen_meanflow.safetensors"), &Device::Cpu).unwrap();
@@ -390,6 +393,22 @@ mod tests {
         let pooled = statistics(&net.out_nonlinear.forward_relu(&xs).unwrap()).unwrap();
         assert!(relative_error(&values(&pooled), &stage.values("stats")) < 1e-5);
         assert!(relative_error(&values(&net.x_vector(wav16).unwrap()), &stage.values("x_vector")) < 1e-5);
+    }
+
+    #[test]
+    fn the_embedded_encoder_runs_alike_on_any_threads_and_a_nonsensical_one_is_refused() {
+        let path = Fixture::path("../../models/embedded/s3gen_meanflow.safetensors");
+        let root = Weights::open(&path, &Device::Cpu).unwrap();
+        let config: CamPPlusConfig = load_config("../../models/embedded/config.json", "spk");
+        let net = CamPPlus::load(&root.pp("speaker_encoder"), &config).unwrap();
+        ["flow.", "mel2wav.", "tokenizer."].iter().for_each(|other| root.ignore(other));
+        root.finish().unwrap();
+        let tone: Vec<f32> = (0..40_000).map(|n| (n as f32 * 0.05).sin() * 0.3).collect();
+        assert_eq!(net.x_vector(&tone).unwrap().dims(), [1, 192]);
+        let run = || values(&net.x_vector(&tone).unwrap());
+        assert_eq!(on_threads(1, run), on_threads(3, run));
+        let wrong = CamPPlusConfig { growth: 0, ..config };
+        assert!(CamPPlus::load(&root.pp("speaker_encoder"), &wrong).unwrap_err().is_bad_input());
     }
 
     #[test]
