@@ -1,6 +1,7 @@
 //! The application: [`App::logic`] takes in what happened, [`App::ui`] paints and carries out what was asked for.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -30,8 +31,10 @@ mod inbox;
 
 use inbox::Inbound;
 
-/// How often the picture moves while something plays.
+/// How often the picture moves while something plays, at most.
 const FRAME: Duration = Duration::from_millis(16);
+/// A machine that draws slowly spends this share of its time on it at most: the rest is for the engine.
+const DRAWING_SHARE: u32 = 4;
 /// Settings are written at most this often.
 const SAVE_EVERY: Duration = Duration::from_secs(3);
 
@@ -47,6 +50,8 @@ pub struct Parts {
     pub dialogs: Box<dyn Dialogs>,
     /// Where settings are kept, if anywhere.
     pub settings: Option<SettingsFile>,
+    /// Folder in which recordings are kept, if any.
+    pub recordings: Option<PathBuf>,
 }
 
 impl Parts {
@@ -58,6 +63,7 @@ impl Parts {
             microphone: Arc::new(Mutex::new(SystemMicrophone)),
             dialogs: Box::new(SystemDialogs),
             settings: SettingsFile::of_system(),
+            recordings: directories::ProjectDirs::from("", "", "myna").map(|dirs| dirs.data_dir().join("recordings")),
         }
     }
 }
@@ -86,6 +92,7 @@ pub struct App {
     microphone: Arc<Mutex<dyn Microphone>>,
     dialogs: Box<dyn Dialogs>,
     file: Option<SettingsFile>,
+    recordings: Option<PathBuf>,
     written: crate::state::Settings,
     write_at: Option<Instant>,
     inbox: Receiver<Inbound>,
@@ -98,6 +105,9 @@ pub struct App {
     /// A wish to speak that waits for the voice, and when it was made.
     wish: Option<Instant>,
     themed: Option<ThemeChoice>,
+    /// Time that the last frame took.
+    drawing: Duration,
+    frames: FrameTimes,
 }
 
 impl std::fmt::Debug for App {
@@ -155,6 +165,7 @@ impl App {
             microphone: parts.microphone,
             dialogs: parts.dialogs,
             file: parts.settings,
+            recordings: parts.recordings,
             written: settings.clone(),
             write_at: None,
             inbox,
@@ -164,6 +175,8 @@ impl App {
             provenance: None,
             wish: None,
             themed: None,
+            drawing: Duration::ZERO,
+            frames: FrameTimes::default(),
         };
         app.restore(settings, remark);
         Ok(app)
@@ -184,10 +197,7 @@ impl App {
                 ThemeChoice::Dark => ThemePreference::Dark,
             });
         }
-        self.state.player = self.player.status();
-        if self.state.on_deck == OnDeck::Speech {
-            self.state.take_player = self.state.player.clone();
-        }
+        self.look_at_player();
         if let Some(recorder) = &self.recorder {
             self.state.recorder = recorder.status();
         }
@@ -202,7 +212,21 @@ impl App {
         self.remember(ctx);
         let moving = matches!(self.state.player.state, PlayState::Playing | PlayState::Buffering);
         if moving || self.state.job.is_busy() {
-            ctx.request_repaint_after(FRAME);
+            ctx.request_repaint_after(FRAME.max(self.drawing * DRAWING_SHARE));
+        }
+    }
+
+    fn look_at_player(&mut self) {
+        let before = std::mem::replace(&mut self.state.player, self.player.status());
+        let now = &self.state.player;
+        if let (None, Some(wait)) = (before.first_audio, now.first_audio) {
+            tracing::info!(ms = wait.as_secs_f32() * 1e3, "first sound");
+        }
+        if before.state != now.state && now.state == PlayState::Ended {
+            tracing::info!(underruns = now.underruns, "heard to the end");
+        }
+        if self.state.on_deck == OnDeck::Speech {
+            self.state.take_player = self.state.player.clone();
         }
     }
 
@@ -230,10 +254,10 @@ impl App {
         Panel::top("top").exact_size(theme::TOP_BAR).frame(bar).show(ui, |ui| {
             panels::top(ui, state, settings_shown, actions);
         });
-        Panel::bottom("deck").exact_size(theme::PLAYER_PANEL).frame(panel.clone()).show(ui, |ui| {
+        Panel::bottom("deck").exact_size(theme::PLAYER_PANEL).frame(panel).show(ui, |ui| {
             panels::deck(ui, state, actions);
         });
-        Panel::left("voice").exact_size(theme::VOICE_PANEL).resizable(false).frame(panel.clone()).show(ui, |ui| {
+        Panel::left("voice").exact_size(theme::VOICE_PANEL).resizable(false).frame(panel).show(ui, |ui| {
             panels::voice(ui, state, actions);
         });
         if settings_shown {
@@ -265,6 +289,9 @@ impl App {
             }
             if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::S)) {
                 actions.push(Action::Save);
+            }
+            if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::R)) {
+                actions.push(if self.recorder.is_some() { Action::FinishRecording } else { Action::Record });
             }
             if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::O)) {
                 actions.push(Action::OpenClip);
@@ -316,12 +343,54 @@ impl Drop for App {
 }
 
 impl eframe::App for App {
-    fn logic(&mut self, ctx: &Context, _frame: &mut eframe::Frame) {
+    fn logic(&mut self, ctx: &Context, frame: &mut eframe::Frame) {
+        self.drawing =
+            frame.info().cpu_usage.map_or(Duration::ZERO, |secs| Duration::from_secs_f32(secs.clamp(0.0, 0.1)));
+        let begun = Instant::now();
         Self::logic(self, ctx);
+        self.frames.begin(begun.elapsed());
     }
 
     fn ui(&mut self, ui: &mut Ui, _frame: &mut eframe::Frame) {
+        let begun = Instant::now();
         Self::ui(self, ui);
+        self.frames.end(begun.elapsed());
+    }
+
+    fn on_exit(&mut self, _gl: Option<&eframe::glow::Context>) {
+        self.link.cancel_speak();
+        let (count, half, most, worst) = self.frames.summary();
+        tracing::info!(count, p50_ms = half, p99_ms = most, max_ms = worst, "time of the window's thread per frame");
+    }
+}
+
+/// Time that the window's thread spent in each frame of the last minutes.
+#[derive(Debug, Default)]
+struct FrameTimes {
+    millis: VecDeque<f32>,
+    open: Duration,
+}
+
+impl FrameTimes {
+    const KEPT: usize = 20_000;
+
+    fn begin(&mut self, logic: Duration) {
+        self.open = logic;
+    }
+
+    fn end(&mut self, ui: Duration) {
+        if self.millis.len() == Self::KEPT {
+            self.millis.pop_front();
+        }
+        self.millis.push_back((self.open + ui).as_secs_f32() * 1e3);
+    }
+
+    /// Number of frames; median, 99th percentile and longest, in milliseconds.
+    fn summary(&self) -> (usize, f32, f32, f32) {
+        let mut sorted: Vec<f32> = self.millis.iter().copied().collect();
+        sorted.sort_by(f32::total_cmp);
+        let at = |share: f32| sorted.get((share * sorted.len().saturating_sub(1) as f32) as usize).copied();
+        (sorted.len(), at(0.5).unwrap_or(0.0), at(0.99).unwrap_or(0.0), at(1.0).unwrap_or(0.0))
     }
 }
 

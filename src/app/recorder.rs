@@ -1,5 +1,6 @@
 //! Records a clip from the microphone: a countdown, a level, and an end at the latest after [`MAX_SECS`].
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -150,6 +151,30 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         self.cancel();
     }
+}
+
+/// Writes a recording into a folder, under a name that is free.
+///
+/// # Errors
+/// If the folder cannot be made or written.
+pub fn keep(folder: &Path, clip: &Pcm) -> Result<PathBuf> {
+    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let free = (1..).map(|n| folder.join(format!("Recording {n}.wav"))).find(|path| !path.exists());
+    let path = free.context("no name is free")?;
+    let spec = hound::WavSpec {
+        channels: 1,
+        sample_rate: clip.sample_rate_hz,
+        bits_per_sample: 32,
+        sample_format: hound::SampleFormat::Float,
+    };
+    let file = tempfile::NamedTempFile::new_in(folder)?;
+    let mut writer = hound::WavWriter::new(std::io::BufWriter::new(file.as_file()), spec)?;
+    for &sample in &clip.samples {
+        writer.write_sample(sample)?;
+    }
+    writer.finalize()?;
+    file.persist(&path)?;
+    Ok(path)
 }
 
 fn record(

@@ -130,11 +130,12 @@ pub struct Setting {
     pub size: [f32; 2],
     pub file: Option<SettingsFile>,
     pub card: Card,
+    pub recordings: Option<PathBuf>,
 }
 
 impl Default for Setting {
     fn default() -> Self {
-        Self { size: [1240.0, 780.0], file: None, card: Card::default() }
+        Self { size: [1240.0, 780.0], file: None, card: Card::default(), recordings: None }
     }
 }
 
@@ -154,6 +155,7 @@ impl Stage {
             microphone: mic.clone(),
             dialogs: Box::new(answers.clone()),
             settings: setting.file,
+            recordings: setting.recordings,
         };
         let window = Harness::builder()
             .with_size(setting.size)

@@ -393,7 +393,7 @@ fn the_clip_can_be_heard_and_the_speech_is_there_again_afterwards() {
 #[test]
 fn recording_counts_down_records_and_becomes_a_voice() {
     let mut stage = Stage::new().ready();
-    click(&mut stage, "Record a voice");
+    click(&mut stage, "Record a voice (Ctrl+R)");
     stage.until("the countdown", |app| matches!(app.state().recorder, RecorderStatus::Countdown { .. }));
     stage.window.get_by_label_contains("Get ready");
     stage
@@ -407,15 +407,31 @@ fn recording_counts_down_records_and_becomes_a_voice() {
 }
 
 #[test]
+fn recordings_are_files_that_are_there_the_next_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let recordings = Some(folder.path().join("recordings"));
+    let mut stage = Stage::with(Setting { recordings, ..Setting::default() }).ready();
+    press(&mut stage, CTRL, Key::R);
+    stage
+        .until("recording", |app| matches!(app.state().recorder, RecorderStatus::Recording { secs, .. } if secs > 0.2));
+    press(&mut stage, CTRL, Key::R);
+    stage.until("the voice", |app| app.state().clip().unwrap().name == "Recording 1");
+    let path = folder.path().join("recordings/Recording 1.wav");
+    assert_eq!(stage.window.state().state().settings.clips, std::slice::from_ref(&path));
+    let prepare = stage.told_prepare();
+    assert_eq!(prepare.clip, myna::audio_file::decode(&path).unwrap());
+}
+
+#[test]
 fn a_recording_can_be_given_up_and_an_absent_microphone_is_said() {
     let mut stage = Stage::new().ready();
-    click(&mut stage, "Record a voice");
+    click(&mut stage, "Record a voice (Ctrl+R)");
     stage.until("the countdown", |app| app.state().recorder != RecorderStatus::Idle);
     click(&mut stage, "Cancel");
     stage.until("idle", |app| app.state().recorder == RecorderStatus::Idle);
     assert_eq!(chosen(&stage), "Walter");
     stage.mic.lock().unwrap().absent = true;
-    click(&mut stage, "Record a voice");
+    click(&mut stage, "Record a voice (Ctrl+R)");
     stage.until("the message", |app| !app.state().notices.is_empty());
     stage.window.get_by_label("Nothing was recorded: this system has no microphone");
 }

@@ -8,6 +8,7 @@ use myna_engine::protocol::{Event, Pcm, Stats};
 use super::App;
 use crate::clip_check::Report;
 use crate::library::{self, ClipId, Reading, Sound};
+use crate::recorder;
 use crate::state::{JobState, ModelState, Settings, Tone, VoiceState};
 
 /// News from another thread.
@@ -31,6 +32,8 @@ pub(super) enum Inbound {
     Saved(PathBuf, Result<()>),
     /// The microphone is done.
     Recorded(Result<Option<Pcm>>),
+    /// A recording was written, or not.
+    Kept(Pcm, Result<PathBuf>),
     /// The settings were written, or not.
     Remembered(Result<()>),
 }
@@ -76,7 +79,10 @@ impl App {
             Inbound::Saved(path, done) => {
                 self.state.saving = false;
                 match done {
-                    Ok(()) => self.state.notify(Tone::Good, format!("Saved {}", path.display())),
+                    Ok(()) => {
+                        tracing::info!(path = %path.display(), "saved");
+                        self.state.notify(Tone::Good, format!("Saved {}", path.display()));
+                    }
                     Err(error) => self.state.notify(Tone::Bad, format!("Not saved: {error:#}")),
                 }
             }
@@ -84,13 +90,18 @@ impl App {
                 self.recorder = None;
                 self.state.recorder = Default::default();
                 match clip {
-                    Ok(Some(pcm)) => {
-                        let id = self.state.library.add_recording(pcm);
-                        self.select(id);
-                    }
+                    Ok(Some(pcm)) => self.keep_recording(pcm),
                     Ok(None) => {}
                     Err(error) => self.state.notify(Tone::Bad, format!("Nothing was recorded: {error:#}")),
                 }
+            }
+            Inbound::Kept(_, Ok(path)) => {
+                tracing::info!(path = %path.display(), "recorded");
+                self.open_files(&[path]);
+            }
+            Inbound::Kept(pcm, Err(error)) => {
+                self.state.notify(Tone::Bad, format!("The recording is here, but could not be written: {error:#}"));
+                self.use_recording(pcm);
             }
             Inbound::Remembered(Ok(())) => {}
             Inbound::Remembered(Err(error)) => {
@@ -100,10 +111,25 @@ impl App {
         }
     }
 
+    /// Writes a recording where it is found again the next time.
+    fn keep_recording(&mut self, pcm: Pcm) {
+        let Some(folder) = self.recordings.clone() else { return self.use_recording(pcm) };
+        self.post.work("recording", move || {
+            let kept = recorder::keep(&folder, &pcm);
+            Inbound::Kept(pcm, kept)
+        });
+    }
+
+    fn use_recording(&mut self, pcm: Pcm) {
+        let id = self.state.library.add_recording(pcm);
+        self.select(id);
+    }
+
     fn hear(&mut self, event: Event) {
         match event {
             Event::LoadProgress { fraction, part } => self.state.model = ModelState::Loading { fraction, part },
             Event::Loaded(info) => {
+                tracing::info!(title = info.title, ms = info.load_ms, "model ready");
                 self.state.model = ModelState::Ready((*info).into());
                 self.prepare_selected();
             }
@@ -117,11 +143,15 @@ impl App {
             }
             Event::Started { .. } => self.state.job = JobState::Speaking(Stats::default()),
             Event::Progress { stats, .. } => self.state.job = JobState::Speaking(stats),
-            Event::Finished { stats, .. } => self.state.job = JobState::Done(stats),
+            Event::Finished { stats, .. } => {
+                tracing::info!(rtf = stats.rtf, ttfa_ms = stats.ttfa_ms, secs = stats.audio_secs, "spoken");
+                self.state.job = JobState::Done(stats);
+            }
             Event::VoiceReady { voice, ms, .. } => {
                 if let Some(key) = self.preparing.take() {
                     self.voices.insert(key, voice);
                 }
+                tracing::info!(ms, "voice ready");
                 self.state.voice = VoiceState::Ready { ms };
                 self.grant_wish();
             }

@@ -28,7 +28,7 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
         ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
             ui.spacing_mut().item_spacing.x = 2.0;
             let idle = state.recorder == RecorderStatus::Idle;
-            if icon_button(ui, Icon::Microphone, "Record a voice", idle).clicked() {
+            if icon_button(ui, Icon::Microphone, "Record a voice (Ctrl+R)", idle).clicked() {
                 actions.push(Action::Record);
             }
             if icon_button(ui, Icon::Open, "Open a clip (Ctrl+O)", true).clicked() {
