@@ -3,6 +3,9 @@
 //! `你好` -> `[cj_o][cj_n][cj_f][cj_.][cj_v][cj_n][cj_d][cj_.]`. Where several characters share a code, the second and
 //! later ones carry their place in the table as a digit. The reference segments with pkuseg, whose model is a download;
 //! here jieba with its built-in dictionary does it.
+//! On 60 sentences segmented by hand in the manner of pkuseg's corpus (`tests/fixtures/languages/chinese.txt`, 413 words)
+//! 382 of its 383 cuts are right and 92.5 % of the words end where they should (89.6 % for jieba alone): it leaves some
+//! common phrases whole (生日快乐).
 
 use crate::error::{Error, Result};
 use crate::text::tokenizer::is_tag_at;
@@ -14,6 +17,8 @@ use unicode_general_category::{GeneralCategory, get_general_category};
 
 /// The model folder's table of Cangjie codes.
 pub const CANGJIE_FILE: &str = "Cangjie5_TC.json";
+const DETERMINERS: &str = "这那哪某各一二三四五六七八九十两几半這兩幾";
+const MEASURES: &str = "个種种名家件部所年次位只张条把辆座块片双份篇首句套棵朵杯瓶碗台层間间群門门本個張條輛塊雙層";
 
 /// Character -> Cangjie code, with the digit that tells characters of one code apart.
 #[derive(Debug)]
@@ -84,11 +89,25 @@ pub fn segment(text: &str) -> String {
         }
         let opening = rest.chars().next().map_or(0, char::len_utf8);
         let end = rest[opening..].find('[').map_or(rest.len(), |i| i + opening);
-        words.extend(JIEBA.cut(&rest[..end], true).iter().map(|token| token.word));
+        words.extend(JIEBA.cut(&rest[..end], true).iter().flat_map(|token| apart(token.word)));
         rest = &rest[end..];
     }
     words.retain(|word| !word.trim().is_empty());
     words.join(" ")
+}
+
+/// `这个`, `三本`: a determiner or number and its measure word, which jieba has as one word, pkuseg's corpus as two.
+fn apart(word: &str) -> impl Iterator<Item = &str> {
+    let mut chars = word.chars();
+    let pair = (chars.next(), chars.next(), chars.next());
+    let cut = match pair {
+        (Some(first), Some(second), None) if DETERMINERS.contains(first) && MEASURES.contains(second) => {
+            first.len_utf8()
+        }
+        _ => word.len(),
+    };
+    let (head, tail) = word.split_at(cut);
+    [head, tail].into_iter().filter(|part| !part.is_empty())
 }
 
 #[cfg(test)]
@@ -99,9 +118,35 @@ mod tests {
     #[test]
     fn words_come_apart_and_tags_stay_whole() {
         assert_eq!(segment("我来到北京清华大学。"), "我 来到 北京 清华大学 。");
+        assert_eq!(segment("这个"), "这 个");
         assert_eq!(segment("你好 [laugh]世界 abc"), "你好 [laugh] 世界 abc");
         assert_eq!(segment("[["), "[ [");
         assert_eq!(segment(""), "");
+    }
+
+    /// Positions in front of which `segmented` has a space, counted without spaces.
+    fn cuts(segmented: &str) -> Vec<usize> {
+        let mut at = 0;
+        let words = segmented.split(' ').map(|word| {
+            at += word.chars().count();
+            at
+        });
+        words.collect()
+    }
+
+    #[test]
+    fn words_agree_with_a_segmentation_by_hand() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/languages/chinese.txt");
+        let (mut both, mut ours, mut hand) = (0, 0, 0);
+        for line in std::fs::read_to_string(path).unwrap().lines() {
+            let (a, b) = (cuts(&segment(&line.replace(' ', ""))), cuts(line));
+            both += a.iter().filter(|cut| b.contains(cut)).count();
+            ours += a.len();
+            hand += b.len();
+        }
+        assert_eq!(hand, 413);
+        assert!(both * 100 >= ours * 99, "{both} right of {ours} cuts");
+        assert!(both * 100 >= hand * 92, "{both} found of {hand} words");
     }
 
     #[test]

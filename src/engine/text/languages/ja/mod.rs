@@ -7,7 +7,7 @@
 //! reference the text is composed before the search: the reference looks decomposed text up, where 急いで is 急いて and a
 //! mark, and reads worse for it.
 //!
-//! Measured on 135 everyday sentences (`tests/fixtures/text/japanese.tsv`, readings checked by hand): 130 are read right;
+//! Measured on 135 everyday sentences (`tests/fixtures/languages/japanese.tsv`, readings checked by hand): 130 are read right;
 //! pykakasi 2.3.0 matches the list on 112, and on 101 when it is given decomposed text as the reference does. It agrees with this
 //! module on 114 (113 counting spaces), most differences being its own (朝ご飯 as あさごめし, 今日は as こんにちは). MeCab with the whole of IPADIC agrees on 121, the
 //! rest being counters and dates (二人, 三日, 三本), whose readings IPADIC lacks and `build.py` adds.

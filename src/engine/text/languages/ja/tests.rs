@@ -5,7 +5,7 @@ use super::*;
 use std::path::Path;
 
 fn fixture(name: &str) -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/text").join(name)).unwrap()
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)).unwrap()
 }
 
 fn read(text: &str) -> String {
@@ -14,7 +14,7 @@ fn read(text: &str) -> String {
 
 #[test]
 fn sentences_are_read_as_a_person_reads_them() {
-    let list = fixture("japanese.tsv");
+    let list = fixture("languages/japanese.tsv");
     let (mut right, mut wrong) = (0, Vec::new());
     for line in list.lines() {
         let (text, expected) = line.split_once('\t').unwrap();
@@ -29,7 +29,7 @@ fn sentences_are_read_as_a_person_reads_them() {
 fn recorded_cases_agree_but_for_what_the_reference_garbles() {
     // pykakasi repeats Latin letters around an accent, and knows no character that is not Japanese.
     let garbled = ["éa", "ǆ", "İstanbul", "naïve café", "Ünïcödé Ｆｕｌｌ，ｗｉｄｔｈ", "你好。", "你好"];
-    let cases: serde_json::Value = serde_json::from_str(&fixture("text_cases.json")).unwrap();
+    let cases: serde_json::Value = serde_json::from_str(&fixture("text/text_cases.json")).unwrap();
     for case in cases["cases"].as_array().unwrap() {
         let text = case["text"].as_str().unwrap();
         let agrees = to_kana(case["mtl_lower_nfkd"].as_str().unwrap()) == case["ja"].as_str().unwrap();
