@@ -1,10 +1,15 @@
-//! Sines of whole slices, written so that the compiler turns them into vector instructions.
+//! Sines of whole slices, written so that the compiler turns them into vector instructions; [`dispatch`] only picks the
+//! instruction set.
 //!
 //! The argument is brought into `[-π/2, π/2]`, where the Taylor polynomial of degree 11 is off by less than 6e-8. Only
 //! additions and products in a fixed order: every machine and every vector width gives the same bits.
 
+use super::simd::{Kernel, Simd, dispatch};
+
 /// Added and taken away again, it rounds any `|x| < 2²²` to the nearest integer without a call.
 const ROUND: f32 = 12_582_912.0;
+/// The same for f64.
+const ROUND_F64: f64 = 6_755_399_441_055_744.0;
 
 /// `sin(x)` for `|x| <= π/2`.
 #[inline(always)]
@@ -18,74 +23,62 @@ fn sin_quarter(x: f32) -> f32 {
     x + x * q * (C3 + q * (C5 + q * (C7 + q * (C9 + q * C11))))
 }
 
-#[inline(always)]
-fn snake_body(xs: &mut [f32], alpha: &[f32], reciprocal: &[f32]) {
-    // π in two parts: the product of the first with a small integer is exact.
-    const PI_HIGH: f32 = 3.140_625;
-    const PI_LOW: f32 = 9.676_536e-4;
-    for row in xs.chunks_mut(alpha.len()) {
-        for ((x, &a), &r) in row.iter_mut().zip(alpha).zip(reciprocal) {
-            let y = *x * a;
-            let turns = (y * std::f32::consts::FRAC_1_PI + ROUND) - ROUND;
-            let s = sin_quarter((y - turns * PI_HIGH) - turns * PI_LOW);
-            *x += r * (s * s);
-        }
-    }
+/// Snake, `x += sin²(αx) / α`, over rows of channels; `alpha` and its `reciprocal` are as long as one or more rows.
+pub(crate) fn snake(xs: &mut [f32], alpha: &[f32], reciprocal: &[f32]) {
+    dispatch(Snake { xs, alpha, reciprocal });
 }
 
-#[inline(always)]
-fn add_sines_body(out: &mut [f32], start: f64, step: f64, gain: f32) {
-    for (k, o) in out.iter_mut().enumerate() {
-        let turns = start + step * (k as f64 + 1.0);
-        // To [-1/2, 1/2], then mirrored at a quarter turn, where the sine is symmetric.
-        const ROUND_F64: f64 = 6_755_399_441_055_744.0;
-        let t = (turns - ((turns + ROUND_F64) - ROUND_F64)) as f32;
-        let quarter = 0.25 - (t.abs() - 0.25).abs();
-        *o += gain * sin_quarter((std::f32::consts::TAU * quarter).copysign(t));
-    }
+/// `out[k] += gain · sin(2π (start + (k + 1) · step))`; phases in turns, so that a long phase keeps its precision.
+pub(crate) fn add_sines(out: &mut [f32], start: f64, step: f64, gain: f32) {
+    dispatch(AddSines { out, start, step, gain });
 }
 
-macro_rules! for_this_machine {
-    ($(#[$doc:meta])* $name:ident, $body:ident, ($($arg:ident: $ty:ty),*)) => {
-        $(#[$doc])*
-        pub(crate) fn $name($($arg: $ty),*) {
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx512f")]
-                fn avx512($($arg: $ty),*) {
-                    $body($($arg),*);
-                }
-                #[target_feature(enable = "avx2")]
-                fn avx2($($arg: $ty),*) {
-                    $body($($arg),*);
-                }
-                if is_x86_feature_detected!("avx512f") {
-                    // SAFETY: the machine has the instructions.
-                    return unsafe { avx512($($arg),*) };
-                }
-                if is_x86_feature_detected!("avx2") {
-                    // SAFETY: the machine has the instructions.
-                    return unsafe { avx2($($arg),*) };
-                }
+struct Snake<'a> {
+    xs: &'a mut [f32],
+    alpha: &'a [f32],
+    reciprocal: &'a [f32],
+}
+
+impl Kernel for Snake<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        // π in two parts: the product of the first with a small integer is exact.
+        const PI_HIGH: f32 = 3.140_625;
+        const PI_LOW: f32 = 9.676_536e-4;
+        for row in self.xs.chunks_mut(self.alpha.len()) {
+            for ((x, &a), &r) in row.iter_mut().zip(self.alpha).zip(self.reciprocal) {
+                let y = *x * a;
+                let turns = (y * std::f32::consts::FRAC_1_PI + ROUND) - ROUND;
+                let s = sin_quarter((y - turns * PI_HIGH) - turns * PI_LOW);
+                *x += r * (s * s);
             }
-            $body($($arg),*);
         }
-    };
+    }
 }
 
-for_this_machine!(
-    /// Snake, `x += sin²(αx) / α`, over rows of channels; `alpha` and its `reciprocal` are as long as one or more rows.
-    snake,
-    snake_body,
-    (xs: &mut [f32], alpha: &[f32], reciprocal: &[f32])
-);
+struct AddSines<'a> {
+    out: &'a mut [f32],
+    start: f64,
+    step: f64,
+    gain: f32,
+}
 
-for_this_machine!(
-    /// `out[k] += gain · sin(2π (start + (k + 1) · step))`; phases in turns, so that a long phase keeps its precision.
-    add_sines,
-    add_sines_body,
-    (out: &mut [f32], start: f64, step: f64, gain: f32)
-);
+impl Kernel for AddSines<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        for (k, o) in self.out.iter_mut().enumerate() {
+            let turns = self.start + self.step * (k as f64 + 1.0);
+            // To [-1/2, 1/2], then mirrored at a quarter turn, where the sine is symmetric.
+            let t = (turns - ((turns + ROUND_F64) - ROUND_F64)) as f32;
+            let quarter = 0.25 - (t.abs() - 0.25).abs();
+            *o += self.gain * sin_quarter((std::f32::consts::TAU * quarter).copysign(t));
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
