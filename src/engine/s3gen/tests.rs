@@ -1,44 +1,36 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::cell::Cell;
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::*;
+use crate::dsp::mel::s3gen_mel;
+use crate::dsp::testing::{Fixture, load_config, relative_error};
 use crate::noise::{NoiseSource, SeededNoise};
 
-fn fixture(path: &str) -> PathBuf {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/tiny")).join(path)
+const TINY_WEIGHTS: &str = "tiny/shared/s3gen_meanflow.safetensors";
+
+/// A stage of the reference at the tiny size.
+fn stage(name: &str) -> Fixture {
+    Fixture::open(&format!("tiny/stages/{name}"))
 }
 
-struct Stage(HashMap<String, Tensor>);
+/// `(B, C, T)` of the reference as `(B, T, C)`.
+fn rows(stage: &Fixture, name: &str) -> Tensor {
+    stage.tensor(name).transpose(1, 2).unwrap().contiguous().unwrap()
+}
 
-impl Stage {
-    fn open(name: &str) -> Self {
-        let path = fixture(&format!("stages/{name}.safetensors"));
-        Self(candle_core::safetensors::load(path, &Device::Cpu).unwrap())
-    }
+fn tokens_of(stage: &Fixture, name: &str) -> Vec<u32> {
+    stage.integers(name).into_iter().map(|token| token as u32).collect()
+}
 
-    fn get(&self, name: &str) -> Tensor {
-        self.0[name].clone()
-    }
-
-    /// `(B, C, T)` of the reference as `(B, T, C)`.
-    fn rows(&self, name: &str) -> Tensor {
-        self.get(name).transpose(1, 2).unwrap().contiguous().unwrap()
-    }
-
-    fn tokens(&self, name: &str) -> Vec<u32> {
-        let tokens: Vec<i64> = self.get(name).flatten_all().unwrap().to_vec1().unwrap();
-        tokens.into_iter().map(|token| token as u32).collect()
-    }
-
-    fn reference(&self) -> S3GenReference {
-        S3GenReference {
-            prompt_token: self.tokens("prompt_token"),
-            prompt_feat: self.get("prompt_feat"),
-            x_vector: self.get("x_vector"),
-        }
+/// The reference voice of the flow's fixtures.
+fn voice() -> S3GenReference {
+    let stage = stage("flow_std");
+    S3GenReference {
+        prompt_token: tokens_of(&stage, "prompt_token"),
+        prompt_feat: stage.tensor("prompt_feat"),
+        x_vector: stage.tensor("x_vector"),
     }
 }
 
@@ -77,26 +69,24 @@ fn run(noise: &dyn NoiseSource) -> FlowRun<'_> {
     FlowRun { noise, sentence: 0, cancelled: &never }
 }
 
-fn error(a: &Tensor, b: &Tensor) -> f32 {
+fn error(a: &Tensor, b: &Tensor) -> f64 {
     assert_eq!(a.dims(), b.dims());
-    let norm = |t: &Tensor| t.sqr().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap().sqrt();
-    norm(&(a - b).unwrap()) / norm(b)
+    let values = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    relative_error(&values(a), &values(b))
 }
 
 #[track_caller]
-fn assert_close(a: &Tensor, b: &Tensor, tolerance: f32, what: &str) {
+fn assert_close(a: &Tensor, b: &Tensor, tolerance: f64, what: &str) {
     let error = error(a, b);
     assert!(error <= tolerance, "{what}: relative error {error:e} above {tolerance:e}");
 }
 
 fn tiny_config() -> FlowConfig {
-    let json = std::fs::read_to_string(fixture("english/config.json")).unwrap();
-    let config: serde_json::Value = serde_json::from_str(&json).unwrap();
-    serde_json::from_value(config["flow"].clone()).unwrap()
+    load_config("tiny/english/config.json", "flow")
 }
 
 fn mean_flow_with(config: &FlowConfig) -> S3Gen {
-    let weights = Weights::open(&fixture("shared/s3gen_meanflow.safetensors"), &Device::Cpu).unwrap();
+    let weights = Weights::open(&Fixture::path(TINY_WEIGHTS), &Device::Cpu).unwrap();
     let s3gen = S3Gen::load(&weights, config).unwrap();
     for other in ["tokenizer", "speaker_encoder", "mel2wav"] {
         weights.ignore(other);
@@ -107,8 +97,7 @@ fn mean_flow_with(config: &FlowConfig) -> S3Gen {
 
 /// The same weights without the time mixer, which makes a standard flow of them.
 fn standard_with(config: &FlowConfig) -> S3Gen {
-    let mut tensors =
-        candle_core::safetensors::load(fixture("shared/s3gen_meanflow.safetensors"), &Device::Cpu).unwrap();
+    let mut tensors = candle_core::safetensors::load(Fixture::path(TINY_WEIGHTS), &Device::Cpu).unwrap();
     tensors.retain(|name, _| name.starts_with("flow.") && !name.contains("time_embed_mixer"));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s3gen.safetensors");
@@ -160,50 +149,68 @@ fn utterance(len: u32) -> Vec<u32> {
 
 #[test]
 fn the_standard_flow_equals_the_reference() {
-    let (s3gen, stage) = (standard_with(&tiny_config()), Stage::open("flow_std"));
+    let (s3gen, stage) = (standard_with(&tiny_config()), stage("flow_std"));
     let options = s3gen.default_options();
     assert_eq!(options.solver, Solver::CFM);
-    let noise = Replay::new(&stage.rows("z"));
-    let trace = s3gen.trace(&stage.reference(), &stage.tokens("speech_tokens"), &options, &run(&noise)).unwrap();
-    assert_close(&trace.mu, &stage.rows("mu"), 1e-4, "mu");
-    assert_close(&trace.mel, &stage.rows("mel"), 1e-4, "mel");
+    let noise = Replay::new(&rows(&stage, "z"));
+    let trace = s3gen.trace(&voice(), &tokens_of(&stage, "speech_tokens"), &options, &run(&noise)).unwrap();
+    assert_close(&trace.mu, &rows(&stage, "mu"), 1e-4, "mu");
+    assert_close(&trace.mel, &rows(&stage, "mel"), 1e-4, "mel");
 }
 
 #[test]
 fn the_mean_flow_equals_the_reference() {
-    let (s3gen, stage, shared) = (mean_flow(), Stage::open("flow_meanflow"), Stage::open("flow_std"));
+    let (s3gen, stage, shared) = (mean_flow(), stage("flow_meanflow"), stage("flow_std"));
     let options = s3gen.default_options();
     assert_eq!(options.solver, Solver::MEAN_FLOW);
-    let noise = Replay::new(&stage.rows("z"));
-    let tokens = shared.tokens("speech_tokens");
-    let mel = s3gen.mel(&shared.reference(), &tokens, &options, &run(&noise)).unwrap();
-    assert_close(&mel, &stage.rows("mel"), 1e-4, "mel");
+    let noise = Replay::new(&rows(&stage, "z"));
+    let tokens = tokens_of(&shared, "speech_tokens");
+    let mel = s3gen.mel(&voice(), &tokens, &options, &run(&noise)).unwrap();
+    assert_close(&mel, &rows(&stage, "mel"), 1e-4, "mel");
 }
 
 #[test]
 fn encoder_and_estimator_equal_the_reference_step_by_step() {
-    let stage = Stage::open("flow_std");
+    let (stage, mean) = (stage("flow_std"), stage("flow_meanflow"));
     let s3gen = standard_with(&tiny_config());
-    let speaker = s3gen.flow.speaker(&stage.get("x_vector")).unwrap();
-    assert_close(&speaker, &stage.get("spks"), 1e-5, "speaker");
-    let (mu, feat) = (stage.rows("mu"), stage.get("prompt_feat"));
+    let speaker = s3gen.flow.speaker(&stage.tensor("x_vector")).unwrap();
+    assert_close(&speaker, &stage.tensor("spks"), 1e-5, "speaker");
+    let (mu, feat) = (rows(&stage, "mu"), stage.tensor("prompt_feat"));
     let cond = feat.pad_with_zeros(1, 0, mu.dims()[1] - feat.dims()[1]).unwrap();
     let conditions = Conditions { mu: &mu, speaker: &speaker, cond: &cond };
-    let velocities = s3gen.flow.velocities(&stage.rows("z"), &conditions, Solver::CFM).unwrap();
-    assert_close(&velocities, &stage.rows("step0.v"), 1e-4, "both rows of the first velocity");
-    let times: Vec<f32> = stage.get("t").to_vec1().unwrap();
+    let velocities = s3gen.flow.velocities(&rows(&stage, "z"), &conditions, Solver::CFM).unwrap();
+    assert_close(&velocities, &rows(&stage, "step0.v"), 1e-4, "both rows of the first velocity");
+    let times: Vec<f32> = stage.tensor("t").to_vec1().unwrap();
     for (ours, theirs) in Solver::CFM.schedule().iter().zip(times) {
         assert!((ours - theirs).abs() < 1e-6, "{ours} {theirs}");
     }
 
-    let (s3gen, mean) = (mean_flow(), Stage::open("flow_meanflow"));
-    let velocity = s3gen.flow.velocities(&mean.rows("z"), &conditions, Solver::MEAN_FLOW).unwrap();
-    assert_close(&velocity, &mean.rows("step0.v"), 1e-4, "the first mean velocity");
+    let s3gen = mean_flow();
+    let velocity = s3gen.flow.velocities(&rows(&mean, "z"), &conditions, Solver::MEAN_FLOW).unwrap();
+    assert_close(&velocity, &rows(&mean, "step0.v"), 1e-4, "the first mean velocity");
+}
+
+#[test]
+fn voice_conversion_with_an_odd_reference_equals_the_reference() {
+    let (s3gen, stage) = (standard_with(&tiny_config()), stage("vc"));
+    // The fixture's target is this stretch of the front end's clip, 25 frames long.
+    let wav24 = Fixture::open("tiny/stages/frontend").values("wav24");
+    let target = S3GenReference {
+        prompt_token: tokens_of(&stage, "prompt_token"),
+        prompt_feat: s3gen_mel(&wav24[6000..18000]).unwrap().tensor(&Device::Cpu).unwrap(),
+        x_vector: stage.tensor("x_vector"),
+    };
+    let noise = Replay::new(&rows(&stage, "z"));
+    let tokens = tokens_of(&stage, "speech_tokens");
+    let trace = s3gen.trace(&target, &tokens, &s3gen.default_options(), &run(&noise)).unwrap();
+    assert_eq!((tokens.len(), trace.mel.dims()), (4, &[1, 7, 80][..]));
+    assert_close(&trace.mu, &rows(&stage, "mu"), 1e-4, "mu");
+    assert_close(&trace.mel, &rows(&stage, "mel"), 1e-3, "mel");
 }
 
 #[test]
 fn an_odd_reference_costs_one_frame() {
-    let (s3gen, reference) = (mean_flow(), odd(&Stage::open("flow_std").reference()));
+    let (s3gen, reference) = (mean_flow(), odd(&voice()));
     let options = s3gen.default_options();
     let mel = s3gen.mel(&reference, &utterance(9), &options, &run(&SeededNoise::new(5))).unwrap();
     assert_eq!(mel.dims(), [1, 17, 80]);
@@ -214,7 +221,7 @@ fn an_odd_reference_costs_one_frame() {
 
 #[test]
 fn with_chunk_masks_the_steps_equal_the_whole() {
-    let reference = Stage::open("flow_std").reference();
+    let reference = voice();
     let tokens = utterance(31);
     let cases = [
         (chunked(4, None, None), false),
@@ -237,7 +244,7 @@ fn with_chunk_masks_the_steps_equal_the_whole() {
 
 #[test]
 fn a_chunk_mask_changes_what_is_seen() {
-    let reference = Stage::open("flow_std").reference();
+    let reference = voice();
     let mel = |s3gen: &S3Gen| {
         s3gen.mel(&reference, &utterance(20), &s3gen.default_options(), &run(&SeededNoise::new(5))).unwrap()
     };
@@ -255,7 +262,7 @@ fn both_methods(s3gen: &S3Gen) -> [FlowOptions; 2] {
 
 #[test]
 fn without_masks_one_stretch_equals_the_whole_and_many_have_as_many_frames() {
-    let reference = Stage::open("flow_std").reference();
+    let reference = voice();
     let tokens = utterance(70);
     for s3gen in [mean_flow(), standard_with(&tiny_config())] {
         for options in both_methods(&s3gen) {
@@ -271,7 +278,7 @@ fn without_masks_one_stretch_equals_the_whole_and_many_have_as_many_frames() {
 
 #[test]
 fn the_preview_is_that_of_the_tokens_looked_ahead_to() {
-    let (s3gen, reference, noise) = (mean_flow(), Stage::open("flow_std").reference(), SeededNoise::new(5));
+    let (s3gen, reference, noise) = (mean_flow(), voice(), SeededNoise::new(5));
     for options in both_methods(&s3gen) {
         let mut state = s3gen.start(&reference, &options).unwrap();
         let few = s3gen.decode(&mut state, &utterance(3), false, &run(&noise)).unwrap();
@@ -287,7 +294,7 @@ fn the_preview_is_that_of_the_tokens_looked_ahead_to() {
 #[test]
 fn with_chunk_masks_the_preview_leaves_no_trace() {
     let s3gen = mean_flow_with(&chunked(4, Some(1), None));
-    let (reference, noise) = (Stage::open("flow_std").reference(), SeededNoise::new(5));
+    let (reference, noise) = (voice(), SeededNoise::new(5));
     let options = s3gen.default_options();
     let mut state = s3gen.start(&reference, &options).unwrap();
     let first = s3gen.decode(&mut state, &utterance(7), false, &run(&noise)).unwrap();
@@ -303,7 +310,7 @@ fn with_chunk_masks_the_preview_leaves_no_trace() {
 
 #[test]
 fn a_primed_state_serves_many_utterances() {
-    let (reference, noise) = (odd(&Stage::open("flow_std").reference()), SeededNoise::new(5));
+    let (reference, noise) = (odd(&voice()), SeededNoise::new(5));
     let tokens = utterance(11);
     for config in [tiny_config(), chunked(4, None, None)] {
         let s3gen = mean_flow_with(&config);
@@ -323,7 +330,7 @@ fn a_primed_state_serves_many_utterances() {
 
 #[test]
 fn cancelling_ends_the_run_between_two_steps() {
-    let (s3gen, reference) = (standard_with(&tiny_config()), Stage::open("flow_std").reference());
+    let (s3gen, reference) = (standard_with(&tiny_config()), voice());
     let (asked, noise) = (Cell::new(0), SeededNoise::new(5));
     let cancelled = || {
         asked.set(asked.get() + 1);
@@ -337,7 +344,7 @@ fn cancelling_ends_the_run_between_two_steps() {
 
 #[test]
 fn bad_input_is_refused_with_its_reason() {
-    let (s3gen, reference, noise) = (mean_flow(), Stage::open("flow_std").reference(), SeededNoise::new(5));
+    let (s3gen, reference, noise) = (mean_flow(), voice(), SeededNoise::new(5));
     let options = s3gen.default_options();
     let says = |result: Result<Tensor>, word: &str| {
         let error = result.unwrap_err();
