@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::features::check_audio;
 use super::resample::resample;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Mono samples, full scale -1 to 1, and their rate.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,26 +16,6 @@ pub struct Pcm {
 }
 
 impl Pcm {
-    /// Audio of one channel.
-    pub fn new(samples: Vec<f32>, sample_rate_hz: u32) -> Self {
-        Self { samples, sample_rate_hz }
-    }
-
-    /// Interleaved channels, averaged; an incomplete last frame is dropped.
-    ///
-    /// # Errors
-    /// If there is no channel.
-    pub fn from_interleaved(samples: &[f32], channels: usize, sample_rate_hz: u32) -> Result<Self> {
-        match channels {
-            0 => Err(Error::input("the audio has no channels")),
-            1 => Ok(Self::new(samples.to_vec(), sample_rate_hz)),
-            _ => {
-                let mean = |frame: &[f32]| frame.iter().sum::<f32>() / channels as f32;
-                Ok(Self::new(samples.chunks_exact(channels).map(mean).collect(), sample_rate_hz))
-            }
-        }
-    }
-
     /// Its length.
     pub fn secs(&self) -> f64 {
         self.samples.len() as f64 / f64::from(self.sample_rate_hz.max(1))
@@ -67,27 +47,24 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn channels_are_averaged() {
-        let pcm = Pcm::from_interleaved(&[1.0, 0.0, 0.5, 0.25, 9.0], 2, 8_000).unwrap();
-        assert_eq!(pcm.samples, [0.5, 0.375]);
-        assert!(Pcm::from_interleaved(&[1.0], 0, 8_000).is_err());
+    fn pcm(samples: Vec<f32>, sample_rate_hz: u32) -> Pcm {
+        Pcm { samples, sample_rate_hz }
     }
 
     #[test]
     fn unusable_audio_is_refused_with_its_reason() {
-        assert!(Pcm::new(Vec::new(), 24_000).check().unwrap_err().to_string().contains("longer"));
-        let damaged = Pcm::new(vec![0.0, f32::NAN], 24_000).check().unwrap_err();
+        assert!(pcm(Vec::new(), 24_000).check().unwrap_err().to_string().contains("longer"));
+        let damaged = pcm(vec![0.0, f32::NAN], 24_000).check().unwrap_err();
         assert!(damaged.to_string().contains("sample 1"), "{damaged}");
-        assert!(Pcm::new(vec![0.0; 4], 24_000).check().is_ok());
-        assert!(Pcm::new(vec![0.0; 4], 0).at_rate(24_000).is_err());
+        assert!(pcm(vec![0.0; 4], 24_000).check().is_ok());
+        assert!(pcm(vec![0.0; 4], 0).at_rate(24_000).is_err());
     }
 
     #[test]
     fn rates_change_lengths() {
-        let pcm = Pcm::new(vec![0.1; 2400], 24_000);
-        assert_eq!(pcm.at_rate(16_000).unwrap().len(), 1600);
-        assert!(matches!(pcm.at_rate(24_000).unwrap(), Cow::Borrowed(_)));
-        assert_eq!(pcm.secs(), 0.1);
+        let clip = pcm(vec![0.1; 2400], 24_000);
+        assert_eq!(clip.at_rate(16_000).unwrap().len(), 1600);
+        assert!(matches!(clip.at_rate(24_000).unwrap(), Cow::Borrowed(_)));
+        assert_eq!(clip.secs(), 0.1);
     }
 }
