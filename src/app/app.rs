@@ -403,7 +403,15 @@ fn drop_sign(ui: &Ui) {
     painter.text(rect.center(), Align2::CENTER_CENTER, "Drop a clip to use its voice", theme::semibold(20.0), p.text);
 }
 
-/// Opens the window and stays until it is closed.
+/// Starts the engine and opens the window on it.
+///
+/// # Errors
+/// If there is no display to open a window on.
+pub fn open() -> Result<()> {
+    run(Engine::spawn(|| ())?)
+}
+
+/// Opens the window on an engine and stays until it is closed.
 ///
 /// # Errors
 /// If there is no display to open a window on.

@@ -62,11 +62,11 @@ impl Format {
 pub struct Provenance {
     /// Program and version.
     pub software: String,
-    /// Always "AI-generated speech".
+    /// Always [`Self::KIND`].
     pub kind: String,
     /// Model title and precision.
     pub model: String,
-    /// SHA-256 of the T3 weights, in hex.
+    /// Fingerprint of the T3 weights, in hex.
     pub model_hash: String,
     /// Name of the voice.
     pub voice: String,
@@ -77,6 +77,9 @@ pub struct Provenance {
 }
 
 impl Provenance {
+    /// What every file of ours says it is.
+    pub const KIND: &'static str = "AI-generated speech";
+
     /// The software's name and version.
     pub fn software() -> String {
         format!("Myna {}", env!("CARGO_PKG_VERSION"))

@@ -3,6 +3,7 @@
 pub mod action;
 pub mod app;
 pub mod audio_file;
+pub mod cli;
 pub mod clip_check;
 pub mod dialogs;
 pub mod engine_link;

@@ -200,6 +200,11 @@ impl Library {
         }
     }
 
+    /// The clip of that name, in any case.
+    pub fn by_name(&self, name: &str) -> Option<&Clip> {
+        self.clips.iter().find(|clip| clip.name.eq_ignore_ascii_case(name))
+    }
+
     /// The clip that settings remember.
     pub fn find(&self, choice: &VoiceChoice) -> Option<ClipId> {
         self.clips.iter().find(|clip| clip.choice().as_ref() == Some(choice)).map(|clip| clip.id)

@@ -1,17 +1,28 @@
 //! Text and a reference voice in, speech out: the Chatterbox family of models.
 
+mod config;
+pub mod convert;
+mod device;
 pub mod dsp;
 pub mod error;
 pub mod files;
+pub mod inspect;
 mod kernels;
+pub mod model;
+mod model_files;
 pub mod nn;
 pub mod noise;
+mod prepare;
 pub mod protocol;
+pub mod replay;
 pub mod s3_tokenizer;
 pub mod s3gen;
 pub mod sampling;
+pub mod synthesis;
 pub mod t3;
 pub mod text;
+mod token_feed;
+pub mod trace;
 pub mod variant;
 pub mod voice;
 pub mod voice_encoder;

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crossbeam_channel::Sender;
 use serde::{Deserialize, Serialize};
 
+pub use crate::dsp::Pcm;
 use crate::variant::Variant;
 use crate::voice::Voice;
 
@@ -136,7 +137,7 @@ pub struct ModelInfo {
     pub builtin_voice: Option<Arc<Voice>>,
     /// Seconds of a reference clip that are heard: by T3 and by S3Gen.
     pub reference_secs: (f32, f32),
-    /// SHA-256 of the T3 weights, in hex: provenance.
+    /// Fingerprint of the T3 weights, in hex: provenance.
     pub model_hash: String,
     /// Time it took to load.
     pub load_ms: f64,
@@ -188,22 +189,6 @@ impl Default for SpeakSettings {
             max_tokens: 1000,
             alignment_guard: false,
         }
-    }
-}
-
-/// Mono samples at any rate.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Pcm {
-    /// Samples, full scale at 1.
-    pub samples: Vec<f32>,
-    /// Samples per second.
-    pub sample_rate_hz: u32,
-}
-
-impl Pcm {
-    /// Length in seconds.
-    pub fn secs(&self) -> f32 {
-        self.samples.len() as f32 / self.sample_rate_hz.max(1) as f32
     }
 }
 

@@ -4,6 +4,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod gemm;
+pub(crate) mod gemv;
 pub(crate) mod lstm;
 pub(crate) mod math;
 pub(crate) mod simd;

@@ -4,6 +4,7 @@ use candle_core::{Device, IndexOp, Tensor};
 
 use crate::error::{Error, Result};
 use crate::kernels::gemm::{Rows, matmul_nt};
+use crate::kernels::gemv::{MAX_ROWS, gemv_nt};
 use crate::kernels::view::{from_f32, with_f32};
 use crate::weights::Weights;
 
@@ -94,7 +95,11 @@ impl Linear {
         }
         with_f32(xs, |x| {
             with_f32(&self.weight, |w| {
-                matmul_nt(Rows::dense(x, m, k), w, &mut out, n, n, self.bias.is_some());
+                if m <= MAX_ROWS {
+                    gemv_nt(x, w, &mut out, m, n, k);
+                } else {
+                    matmul_nt(Rows::dense(x, m, k), w, &mut out, n, n, self.bias.is_some());
+                }
                 Ok(())
             })
         })?;

@@ -91,6 +91,17 @@ impl TextTokenizer {
         })
     }
 
+    /// A vocabulary from the text of a `tokenizer.json`; `path` only names it in messages.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if it is not what it should be.
+    pub fn from_json(path: &Path, json: &[u8], kind: TokenizerKind) -> Result<Self> {
+        let vocabulary =
+            Tokenizer::from_bytes(json).map_err(|e| Error::model(path, format!("not a tokenizer: {e}")))?;
+        let path = path.to_owned();
+        Ok(Self { kind, path, vocabulary, cangjie: None, diacritizers: BTreeMap::new(), max_tokens: None })
+    }
+
     /// Lets `diacritizer` mark the texts of `language` (Hebrew vowel points, Russian stress) before they are tokenised.
     #[must_use]
     pub fn with_diacritizer(mut self, language: Language, diacritizer: Arc<dyn Diacritizer>) -> Self {

@@ -28,6 +28,14 @@ struct Features {
 }
 
 impl WatermarkDetector {
+    /// The detector inside the program, on the CPU.
+    ///
+    /// # Errors
+    /// Never for the file that ships.
+    pub fn embedded() -> Result<Self> {
+        Self::load(&super::embedded()?)
+    }
+
     /// Loads the detector of a PerTh file (`models/perth/perth.safetensors`).
     ///
     /// # Errors

@@ -15,6 +15,10 @@ mod detector;
 mod network;
 mod stream;
 
+use std::path::Path;
+
+use candle_core::Device;
+
 use crate::dsp::stft::Stft;
 use crate::error::Result;
 use crate::weights::Weights;
@@ -42,6 +46,17 @@ const ACTIVE_PART: f32 = 0.05;
 /// What the loudest frame of speech comes to, for a stream that has not heard it yet.
 const EXPECTED_LEVEL: f32 = 0.7 * (N_FFT / 2 + 1) as f32;
 
+/// The networks that come with the program.
+static WEIGHTS: &[u8] = include_bytes!("../../../models/perth/perth.safetensors");
+
+/// The watermark networks inside the program.
+///
+/// # Errors
+/// Never for the file that ships.
+fn embedded() -> Result<Weights> {
+    Weights::from_static(Path::new("embedded/perth.safetensors"), WEIGHTS, &Device::Cpu)
+}
+
 /// Makes marks.
 #[derive(Debug, Clone)]
 pub struct Watermarker {
@@ -59,6 +74,14 @@ impl Watermarker {
         w.ignore("decoder");
         w.finish()?;
         Ok(Self { stft: Stft::new(N_FFT, HOP), encoder })
+    }
+
+    /// The encoder inside the program, on the CPU.
+    ///
+    /// # Errors
+    /// Never for the file that ships.
+    pub fn embedded() -> Result<Self> {
+        Self::load(&embedded()?)
     }
 
     /// Marks a whole clip at 24 kHz by the reference's rule for silence, which needs the loudest frame of the clip.

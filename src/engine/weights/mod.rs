@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Shape, Tensor};
+use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 
@@ -18,6 +19,11 @@ mod torch_file;
 
 use safetensors_file::SafetensorsFile;
 use torch_file::TorchFile;
+
+/// About so many tensors go into a fingerprint,
+const FINGERPRINT_TENSORS: usize = 64;
+/// if they are no larger than this.
+const FINGERPRINT_ELEMENTS: usize = 2 << 20;
 
 /// Where tensors come from.
 trait TensorSource: Send + Sync {
@@ -51,6 +57,7 @@ struct Ledger {
 pub struct Weights {
     store: Arc<Store>,
     prefix: String,
+    shapes_only: bool,
 }
 
 impl std::fmt::Debug for Weights {
@@ -74,10 +81,18 @@ impl Weights {
         Ok(Self::new(path.to_owned(), source, device))
     }
 
+    /// Weights that are part of the program; `path` only names them in messages.
+    ///
+    /// # Errors
+    /// If they are not a weight file.
+    pub fn from_static(path: &Path, bytes: &'static [u8], device: &Device) -> Result<Self> {
+        Ok(Self::new(path.to_owned(), Box::new(SafetensorsFile::from_static(path, bytes)?), device))
+    }
+
     fn new(path: PathBuf, source: Box<dyn TensorSource>, device: &Device) -> Self {
         let shapes = source.shapes();
         let store = Store { path, source, shapes, device: device.clone(), ledger: Mutex::default() };
-        Self { store: Arc::new(store), prefix: String::new() }
+        Self { store: Arc::new(store), prefix: String::new(), shapes_only: false }
     }
 
     /// The file these weights come from.
@@ -98,7 +113,13 @@ impl Weights {
     /// The view below `name`: `w.pp("layers").pp(3)` sees `layers.3.*`.
     #[must_use]
     pub fn pp(&self, name: impl Display) -> Self {
-        Self { store: self.store.clone(), prefix: self.full(&name.to_string()) }
+        Self { prefix: self.full(&name.to_string()), ..self.clone() }
+    }
+
+    /// A view that checks names and shapes and hands out zeros in place of what is stored.
+    #[must_use]
+    pub fn shapes_only(&self) -> Self {
+        Self { shapes_only: true, ..self.clone() }
     }
 
     fn full(&self, name: &str) -> String {
@@ -129,6 +150,10 @@ impl Weights {
         match self.store.shapes.get(&name) {
             Some(found) if found == shape.dims() => {
                 self.ledger().used.insert(name.clone());
+                if self.shapes_only {
+                    // One zero, repeated without memory of its own.
+                    return Ok(Tensor::zeros(1, DType::F32, &self.store.device)?.broadcast_as(shape)?);
+                }
                 let tensor = self.store.source.read(&name)?;
                 Ok(tensor.to_dtype(DType::F32)?.to_device(&self.store.device)?)
             }
@@ -154,6 +179,28 @@ impl Weights {
         }
         self.ledger().used.insert(name.clone());
         self.store.source.read(&name).map(Some)
+    }
+
+    /// Names these weights: SHA-256, in hex, of all names and shapes and of [`FINGERPRINT_TENSORS`] tensors spread over
+    /// the file. Hashing gigabytes would take longer than loading them.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn fingerprint(&self) -> Result<String> {
+        let mut hash = Sha256::new();
+        let shapes = &self.store.shapes;
+        let every = shapes.len().div_ceil(FINGERPRINT_TENSORS).max(1);
+        for (i, (name, shape)) in shapes.iter().enumerate() {
+            hash.update(format!("{name} {shape:?}\n"));
+            let small = shape.iter().product::<usize>() <= FINGERPRINT_ELEMENTS;
+            if small && i % every == 0 {
+                let tensor = self.store.source.read(name)?.to_dtype(DType::F32)?;
+                for value in tensor.flatten_all()?.to_vec1::<f32>()? {
+                    hash.update(value.to_le_bytes());
+                }
+            }
+        }
+        Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
     }
 
     /// Declares every tensor whose full name starts with the prefix and `name` as known but not needed.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -18,17 +18,30 @@ use crate::error::{Error, Result};
 /// A header larger than this is a lie: the largest real one is under one megabyte.
 const MAX_HEADER_BYTES: u64 = 64 << 20;
 
+/// Bytes in a file or inside the program.
+trait Bytes: Read + Seek + Send {}
+impl<T: Read + Seek + Send> Bytes for T {}
+
 pub(super) struct SafetensorsFile {
     path: PathBuf,
-    file: Mutex<File>,
+    file: Mutex<Box<dyn Bytes>>,
     data_start: u64,
     metadata: Metadata,
 }
 
 impl SafetensorsFile {
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let mut file = File::open(path).map_err(|e| Error::io(path, e))?;
-        let size = file.metadata().map_err(|e| Error::io(path, e))?.len();
+        let file = File::open(path).map_err(|e| Error::io(path, e))?;
+        Self::read_header(path, Box::new(file))
+    }
+
+    pub(super) fn from_static(path: &Path, bytes: &'static [u8]) -> Result<Self> {
+        Self::read_header(path, Box::new(Cursor::new(bytes)))
+    }
+
+    fn read_header(path: &Path, mut file: Box<dyn Bytes>) -> Result<Self> {
+        let size = file.seek(SeekFrom::End(0)).map_err(|e| Error::io(path, e))?;
+        file.rewind().map_err(|e| Error::io(path, e))?;
         let mut length = [0u8; 8];
         file.read_exact(&mut length)
             .map_err(|_| Error::model(path, "too short for a safetensors file; fetch it again"))?;

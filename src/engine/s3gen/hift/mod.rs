@@ -64,6 +64,15 @@ pub struct HiftOutput {
     pub source: Vec<f32>,
 }
 
+impl HiftOutput {
+    /// The samples with the fade-in that every utterance begins with.
+    pub fn faded(&self) -> Vec<f32> {
+        let mut wav = self.wav.clone();
+        stream::fade_in(&mut wav, 0);
+        wav
+    }
+}
+
 impl Hift {
     /// Loads the weights below `w` (`mel2wav` of an S3Gen checkpoint).
     ///

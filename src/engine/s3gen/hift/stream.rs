@@ -137,7 +137,7 @@ fn cross_fade(from: &[f32], to: &mut [f32]) {
 
 /// Silences the first frame of an utterance and raises the second, `position` samples from its start: the end of the
 /// reference voice would otherwise be heard there.
-fn fade_in(wav: &mut [f32], position: usize) {
+pub(super) fn fade_in(wav: &mut [f32], position: usize) {
     const N: usize = SAMPLES_PER_FRAME;
     for (i, sample) in wav.iter_mut().enumerate().take((2 * N).saturating_sub(position)) {
         let at = position + i;

@@ -1,0 +1,83 @@
+//! Processors: which one runs the networks, and how its cores are shared between T3 and S3Gen.
+
+use std::sync::Arc;
+
+use candle_core::Device;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::error::{Error, Result};
+use crate::protocol::DeviceKind;
+
+/// Opens a device.
+///
+/// # Errors
+/// If this build or this machine does not have it; the text says what to do.
+pub(crate) fn open_device(kind: DeviceKind) -> Result<Device> {
+    match kind {
+        DeviceKind::Cpu => Ok(Device::Cpu),
+        DeviceKind::Cuda => {
+            Err(Error::input("this build of Myna cannot use a CUDA card; leave out `--device cuda` to run on the CPU"))
+        }
+        DeviceKind::Metal => {
+            Err(Error::input("this build of Myna cannot use Metal; leave out `--device metal` to run on the CPU"))
+        }
+    }
+}
+
+/// The processor in words: "CPU, 2 threads, AVX-512".
+pub(crate) fn describe_cpu(threads: usize) -> String {
+    let unit = if threads == 1 { "thread" } else { "threads" };
+    format!("CPU, {threads} {unit}{}", vector_unit().map(|name| format!(", {name}")).unwrap_or_default())
+}
+
+#[cfg(target_arch = "x86_64")]
+fn vector_unit() -> Option<&'static str> {
+    if is_x86_feature_detected!("avx512f") {
+        Some("AVX-512")
+    } else if is_x86_feature_detected!("avx2") {
+        Some("AVX2")
+    } else {
+        None
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+fn vector_unit() -> Option<&'static str> {
+    Some("NEON")
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn vector_unit() -> Option<&'static str> {
+    None
+}
+
+/// The cores: all together while one network works, or a part for T3 and the rest for S3Gen while both do.
+#[derive(Debug, Clone)]
+pub(crate) struct Lanes {
+    pub all: Arc<ThreadPool>,
+    pub t3: Arc<ThreadPool>,
+    pub s3gen: Arc<ThreadPool>,
+}
+
+impl Lanes {
+    /// Pools for `threads` threads, or one for each core.
+    pub(crate) fn new(threads: Option<usize>) -> Result<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let threads = threads.unwrap_or(cores);
+        if threads == 0 || threads > 1024 {
+            return Err(Error::input(format!("{threads} threads make no sense; this machine has {cores} cores")));
+        }
+        let half = (threads / 2).max(1);
+        Ok(Self { all: pool(threads)?, t3: pool(half)?, s3gen: pool((threads - half).max(1))? })
+    }
+
+    /// Number of threads in all.
+    pub(crate) fn threads(&self) -> usize {
+        self.all.current_num_threads()
+    }
+}
+
+fn pool(threads: usize) -> Result<Arc<ThreadPool>> {
+    let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("myna-{i}")).build();
+    Ok(Arc::new(pool.map_err(|e| Error::internal(format!("cannot start threads: {e}")))?))
+}

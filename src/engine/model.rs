@@ -1,0 +1,223 @@
+//! A loaded model: all networks of a variant, and what they need from a model folder.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use candle_core::{Device, Tensor};
+
+use crate::config::ModelConfig;
+use crate::device::{Lanes, describe_cpu, open_device};
+use crate::error::{Error, Result};
+use crate::model_files::ModelFiles;
+use crate::protocol::{LoadRequest, ModelInfo, ModelSource, Precision, SpeakSettings};
+use crate::s3_tokenizer::S3Tokenizer;
+use crate::s3gen::campplus::CamPPlus;
+use crate::s3gen::hift::Hift;
+use crate::s3gen::{FlowOptions, S3Gen, S3GenReference, Solver, StreamOptions};
+use crate::t3::{T3, T3Conditioning, T3State};
+use crate::text::{Language, TextTokenizer};
+use crate::variant::Variant;
+use crate::voice::Voice;
+use crate::voice_encoder::VoiceEncoder;
+use crate::watermark::Watermarker;
+
+/// The voice that comes with a model.
+const BUILTIN_VOICE: &str = "conds.pt";
+
+/// Seconds of a clip that S3Gen hears.
+pub(crate) const S3GEN_REFERENCE_SECS: usize = 10;
+
+/// Everything that speaks. Weights only; shared between threads.
+pub struct Model {
+    pub(crate) variant: Variant,
+    pub(crate) config: ModelConfig,
+    pub(crate) device: Device,
+    pub(crate) lanes: Lanes,
+    pub(crate) tokenizer: TextTokenizer,
+    pub(crate) t3: T3,
+    pub(crate) s3gen: S3Gen,
+    pub(crate) hift: Hift,
+    pub(crate) voice_encoder: VoiceEncoder,
+    pub(crate) s3_tokenizer: S3Tokenizer,
+    pub(crate) camp_plus: CamPPlus,
+    pub(crate) watermarker: Arc<Watermarker>,
+    /// T3's caches of the last job, kept so that the same voice need not be read again.
+    idle_state: Mutex<Option<T3State>>,
+    info: ModelInfo,
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Model").field("title", &self.info.title).finish_non_exhaustive()
+    }
+}
+
+impl Model {
+    /// Loads a model; `progress` hears the fraction done and the part being loaded.
+    ///
+    /// # Errors
+    /// If files are missing or do not fit, or the device or precision is not available.
+    pub fn load(request: &LoadRequest, progress: &mut dyn FnMut(f32, &'static str)) -> Result<Self> {
+        let started = Instant::now();
+        let device = open_device(request.device)?;
+        if request.precision != Precision::F32 {
+            let name = request.precision.name();
+            return Err(Error::input(format!("{name} weights are not available yet; use f32")));
+        }
+        let files = ModelFiles::of(&request.source)?;
+        let variant = files.choose(request.variant)?;
+        let spec = variant.spec();
+        let config = ModelConfig::load(&files, variant)?;
+
+        progress(0.0, "text");
+        let kind = variant.tokenizer_kind();
+        let tokenizer = match &files {
+            ModelFiles::Folder(folder) => TextTokenizer::load(folder, kind)?,
+            ModelFiles::Embedded => {
+                let bytes = files.read("tokenizer.json")?.unwrap_or_default();
+                TextTokenizer::from_json(&files.path("tokenizer.json"), &bytes, kind)?
+            }
+        };
+        progress(0.02, "voice encoder");
+        let w = files.weights(spec.voice_encoder_files, &device)?;
+        let voice_encoder = VoiceEncoder::load(&w, &config.voice_encoder)?;
+        w.finish()?;
+        progress(0.05, "T3");
+        let w = files.weights(&[spec.t3_file], &device)?;
+        let t3 = T3::load(&w, &config.t3)?;
+        w.finish()?;
+        let model_hash = w.fingerprint()?;
+        progress(0.65, "S3Gen");
+        let w = files.weights(spec.s3gen_files, &device)?;
+        let s3gen = S3Gen::load(&w, &config.flow)?;
+        let hift = Hift::load(&w.pp("mel2wav"), &config.hift)?;
+        let s3_tokenizer = S3Tokenizer::load(&w.pp("tokenizer"), &config.s3_tokenizer)?;
+        let camp_plus = CamPPlus::load(&w.pp("speaker_encoder"), &config.camp_plus)?;
+        w.finish()?;
+        progress(0.95, "watermark");
+        let watermarker = Arc::new(Watermarker::embedded()?);
+        let builtin_voice = match &files {
+            ModelFiles::Folder(folder) if files.contains(BUILTIN_VOICE) => {
+                let mut voice = Voice::load(&folder.join(BUILTIN_VOICE))?;
+                voice.name = "Built-in".to_owned();
+                Some(Arc::new(voice))
+            }
+            _ => None,
+        };
+        let lanes = Lanes::new(request.threads)?;
+        let embedded = request.source == ModelSource::Embedded;
+        let info = ModelInfo {
+            variant,
+            title: if embedded { "Myna small".to_owned() } else { spec.title.to_owned() },
+            embedded,
+            precision: request.precision,
+            device: describe_cpu(lanes.threads()),
+            threads: lanes.threads(),
+            languages: if spec.multilingual {
+                Language::all().map(|l| l.code().to_owned()).collect()
+            } else {
+                Vec::new()
+            },
+            tags: tokenizer.tags(),
+            defaults: default_settings(&config),
+            builtin_voice,
+            reference_secs: (config.t3.prompt_tokens as f32 / 25.0, S3GEN_REFERENCE_SECS as f32),
+            model_hash,
+            load_ms: started.elapsed().as_secs_f64() * 1e3,
+        };
+        progress(1.0, "ready");
+        Ok(Self {
+            variant,
+            config,
+            device,
+            lanes,
+            tokenizer,
+            t3,
+            s3gen,
+            hift,
+            voice_encoder,
+            s3_tokenizer,
+            camp_plus,
+            watermarker,
+            idle_state: Mutex::new(None),
+            info,
+        })
+    }
+
+    /// What is loaded.
+    pub fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// The flow's options for `steps` steps.
+    pub(crate) fn flow_options(&self, steps: usize) -> FlowOptions {
+        let defaults = self.s3gen.default_options();
+        FlowOptions {
+            solver: defaults.solver.with_steps(steps),
+            noise_scale: self.config.noise_scale,
+            stream: StreamOptions::default(),
+        }
+    }
+
+    /// The solver this checkpoint was made for.
+    pub fn solver(&self) -> Solver {
+        self.flow_options(self.config.flow_steps).solver
+    }
+
+    /// T3's side of a voice, after checking that it was made for networks of this size.
+    pub(crate) fn conditioning(&self, voice: &Voice, exaggeration: f32) -> Result<T3Conditioning> {
+        let (found, expected) = (voice.t3.speaker_emb.len(), self.config.voice_encoder.embed);
+        if found != expected {
+            return Err(Error::input(format!(
+                "the voice \"{}\" was made for another model (an embedding of {found} values, this one needs {expected}); prepare it again from its clip",
+                voice.name
+            )));
+        }
+        let most = self.config.t3.prompt_tokens;
+        let prompt = &voice.t3.prompt_tokens;
+        Ok(T3Conditioning {
+            speaker_emb: voice.t3.speaker_emb.clone(),
+            prompt_tokens: prompt[..prompt.len().min(most)].to_vec(),
+            prompt_emb: None,
+            exaggeration,
+        })
+    }
+
+    /// S3Gen's side of a voice.
+    pub(crate) fn reference(&self, voice: &Voice) -> Result<S3GenReference> {
+        let gen_ = &voice.s3gen;
+        let frames = gen_.prompt_feat.len() / 80;
+        Ok(S3GenReference {
+            prompt_token: gen_.prompt_token.clone(),
+            prompt_feat: Tensor::from_slice(&gen_.prompt_feat, (1, frames, 80), &self.device)?,
+            x_vector: Tensor::from_slice(&gen_.x_vector, (1, gen_.x_vector.len()), &self.device)?,
+        })
+    }
+
+    /// T3's caches for at least `capacity` positions: those of the last job if they will do, else new ones.
+    pub(crate) fn take_t3_state(&self, guided: bool, capacity: usize) -> Result<T3State> {
+        let kept = self.idle_state.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match kept {
+            Some(state) if state.is_guided() == guided && state.capacity() >= capacity => Ok(state),
+            _ => self.t3.new_state(guided, capacity),
+        }
+    }
+
+    /// Gives T3's caches back for the next job.
+    pub(crate) fn return_t3_state(&self, state: T3State) {
+        *self.idle_state.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
+    }
+}
+
+fn default_settings(config: &ModelConfig) -> SpeakSettings {
+    SpeakSettings {
+        temperature: config.sampling.temperature,
+        cfg_weight: config.sampling.cfg_weight,
+        top_p: config.sampling.top_p,
+        min_p: config.sampling.min_p,
+        top_k: config.sampling.top_k,
+        repetition_penalty: config.sampling.repetition_penalty,
+        steps: config.flow_steps,
+        ..SpeakSettings::default()
+    }
+}
