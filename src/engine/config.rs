@@ -33,8 +33,8 @@ pub(crate) struct ModelConfig {
     pub noise_scale: f32,
     /// Longest text spoken in one go, in characters; longer ones are spoken sentence by sentence.
     pub max_chars: usize,
-    /// Whether numbers must be spelt out because the vocabulary has no digits.
-    pub expand_numbers: bool,
+    /// Whether English numbers and abbreviations are written out in words before they are spoken.
+    pub expand_text: bool,
 }
 
 /// The file as it is written; what it leaves out is as released.
@@ -51,7 +51,7 @@ struct ConfigFile {
     cfm_steps: Option<usize>,
     cfm_noise_scale: Option<f32>,
     max_chars: Option<usize>,
-    expand_numbers: bool,
+    expand_text: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, Deserialize)]
@@ -104,7 +104,7 @@ impl ModelConfig {
             flow_steps: file.cfm_steps.unwrap_or(variant.spec().flow_steps),
             noise_scale: file.cfm_noise_scale.unwrap_or(1.0),
             max_chars: file.max_chars.unwrap_or(MAX_CHARS),
-            expand_numbers: file.expand_numbers,
+            expand_text: file.expand_text,
         })
     }
 }

@@ -75,7 +75,7 @@ impl Model {
             ModelFiles::Folder(folder) => TextTokenizer::load(folder, kind)?,
             ModelFiles::Embedded => {
                 let bytes = files.read("tokenizer.json")?.unwrap_or_default();
-                TextTokenizer::from_json(&files.path("tokenizer.json"), &bytes, kind)?
+                TextTokenizer::from_json(&files.path("tokenizer.json"), &bytes, kind, config.expand_text)?
             }
         };
         progress(0.02, "voice encoder");

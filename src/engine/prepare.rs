@@ -19,13 +19,13 @@ use crate::trace::Trace;
 use crate::voice::{Voice, VoiceS3Gen, VoiceT3};
 
 /// Below this there is not enough to hear a voice in.
-const MIN_SECS: f64 = 0.5;
+const MIN_SECS: f32 = 0.5;
 /// Peak below which a clip is silence (-60 dBFS).
 const MIN_PEAK: f32 = 1e-3;
 /// Loudness to which Turbo and Nano bring the clip first.
 const TURBO_LUFS: f64 = -27.0;
 /// Loudness is measured from this length on.
-const LOUDNESS_MIN_SECS: f64 = 0.4;
+const LOUDNESS_MIN_SECS: f32 = 0.4;
 
 impl Model {
     /// Prepares a voice from a clip.

@@ -18,7 +18,7 @@ use super::ModelArgs;
 use super::report::{Report, print_json, print_line};
 use crate::audio_file::decode;
 use crate::export::{Format, Provenance, save};
-use crate::samples;
+use crate::library::{Library, read};
 
 /// Options of `myna say`.
 #[derive(Debug, Args)]

@@ -17,8 +17,8 @@ pub struct Pcm {
 
 impl Pcm {
     /// Its length.
-    pub fn secs(&self) -> f64 {
-        self.samples.len() as f64 / f64::from(self.sample_rate_hz.max(1))
+    pub fn secs(&self) -> f32 {
+        self.samples.len() as f32 / self.sample_rate_hz.max(1) as f32
     }
 
     /// Refuses what cannot be encoded or played: no samples, or samples that are not numbers.

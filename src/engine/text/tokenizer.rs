@@ -91,15 +91,16 @@ impl TextTokenizer {
         })
     }
 
-    /// A vocabulary from the text of a `tokenizer.json`; `path` only names it in messages.
+    /// A vocabulary from the text of a `tokenizer.json`; `path` only names it in messages. With `expands`, English
+    /// numbers and abbreviations are written out in words first.
     ///
     /// # Errors
     /// [`Error::Model`] if it is not what it should be.
-    pub fn from_json(path: &Path, json: &[u8], kind: TokenizerKind) -> Result<Self> {
+    pub fn from_json(path: &Path, json: &[u8], kind: TokenizerKind, expands: bool) -> Result<Self> {
         let vocabulary =
             Tokenizer::from_bytes(json).map_err(|e| Error::model(path, format!("not a tokenizer: {e}")))?;
         let path = path.to_owned();
-        Ok(Self { kind, path, vocabulary, cangjie: None, diacritizers: BTreeMap::new(), max_tokens: None })
+        Ok(Self { kind, path, vocabulary, expands, cangjie: None, diacritizers: BTreeMap::new(), max_tokens: None })
     }
 
     /// Lets `diacritizer` mark the texts of `language` (Hebrew vowel points, Russian stress) before they are tokenised.
