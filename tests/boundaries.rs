@@ -65,6 +65,7 @@ fn files_stay_readable_in_one_sitting() {
 
 #[test]
 fn models_assets_and_fixtures_stay_small() {
-    let bytes: u64 = ["models", "assets", "tests/fixtures"].iter().flat_map(|f| files(f)).map(|p| p.metadata().unwrap().len()).sum();
+    let bytes: u64 =
+        ["models", "assets", "tests/fixtures"].iter().flat_map(|f| files(f)).map(|p| p.metadata().unwrap().len()).sum();
     assert!(bytes <= 65_000_000, "models, assets and fixtures hold {} MB", bytes / 1_000_000);
 }

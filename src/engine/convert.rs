@@ -12,6 +12,7 @@ use crate::trace::Trace;
 use crate::voice::Voice;
 
 /// A recording to be said again.
+#[derive(Debug)]
 pub struct ConvertRequest {
     /// The recording, at its own rate.
     pub source: Pcm,

@@ -7,7 +7,7 @@
 use std::f32::consts::PI;
 
 /// Where the stochastic stages get their numbers.
-pub trait NoiseSource: Send + Sync {
+pub trait NoiseSource: std::fmt::Debug + Send + Sync {
     /// Uniform in `[0, 1)` for the choice of token `step` of sentence `sentence`.
     fn uniform(&self, sentence: usize, step: usize) -> f32;
 

@@ -46,6 +46,7 @@ const MOST_TOKENS: usize = 50;
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What to say, and how.
+#[derive(Debug)]
 pub struct SpeakRequest {
     /// The text.
     pub text: String,
@@ -197,7 +198,7 @@ impl Synthesis {
         while !ended && tokens.len() < self.next_tokens {
             match self.next_fed(progress)? {
                 Fed::Token(token) => tokens.push(token),
-                Fed::SentenceEnd(_) => ended = true,
+                Fed::SentenceEnd => ended = true,
             }
         }
         self.taken += tokens.len();
@@ -250,7 +251,7 @@ impl Synthesis {
         loop {
             match self.next_fed(progress)? {
                 Fed::Token(token) => tokens.push(token),
-                Fed::SentenceEnd(_) => break,
+                Fed::SentenceEnd => break,
             }
         }
         let wav = if tokens.is_empty() { Vec::new() } else { self.decode_whole(&tokens)? };
