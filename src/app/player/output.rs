@@ -8,8 +8,9 @@ use cpal::{BufferSize, ErrorKind, FromSample, SampleFormat, SizedSample, StreamC
 
 use super::callback::{Callback, Fault, Shared};
 
-/// Seconds of sound that a device asks for at a time.
-const PERIOD_SECS: f32 = 0.02;
+/// Seconds of sound that a device asks for at a time; it holds two of these. Shorter ones were heard to stutter on a busy
+/// machine, longer ones delay the first sound.
+const PERIOD_SECS: f32 = 0.03;
 
 /// A device that can be chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]

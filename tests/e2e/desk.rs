@@ -1,0 +1,286 @@
+//! A desk with a screen, loudspeakers, a microphone and Myna on it, all of them virtual.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use myna::export::Format;
+use myna::library::{Library, read};
+use myna::settings_file::SettingsFile;
+use myna::state::{ExportChoice, Settings, ThemeChoice};
+use myna_engine::dsp::resample::resample;
+use myna_engine::protocol::Pcm;
+
+/// A process that ends with the test.
+pub struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The desk. Fields are dropped in this order.
+pub struct Desk {
+    app: Process,
+    window: String,
+    speaking: Vec<Process>,
+    _sound: Process,
+    _screen: Process,
+    environment: Vec<(String, String)>,
+    folder: tempfile::TempDir,
+}
+
+impl Desk {
+    /// Sets everything up and opens the window.
+    pub fn open() -> Self {
+        all_installed();
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            path.display().to_string()
+        };
+        let runtime = at("run");
+        let (screen, display) = screen();
+        let mut environment: Vec<(String, String)> = [
+            ("HOME", at("home")),
+            ("XDG_CONFIG_HOME", at("config")),
+            ("XDG_DATA_HOME", at("data")),
+            ("XDG_RUNTIME_DIR", runtime.clone()),
+            ("PULSE_RUNTIME_PATH", at("run/pulse")),
+            ("PULSE_STATE_PATH", at("run/state")),
+            ("PULSE_SERVER", format!("unix:{runtime}/pulse/native")),
+            ("DISPLAY", display),
+            ("LIBGL_ALWAYS_SOFTWARE", "1".to_owned()),
+            ("NO_COLOR", "1".to_owned()),
+            ("RUST_LOG", "info".to_owned()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .to_vec();
+        let path = std::env::var("PATH").unwrap_or_default();
+        environment.push(("PATH".to_owned(), format!("{}:{path}", at("bin"))));
+        private(Path::new(&runtime));
+        let sound = sound_server(&runtime, &environment);
+        dialog_program(&folder.path().join("bin/zenity"), &folder.path().join("saved.wav"));
+        settings(&folder.path().join("config/myna/settings.json"));
+        let log = std::fs::File::create(folder.path().join("log")).unwrap();
+        let app = hurried(env!("CARGO_BIN_EXE_myna"), &environment)
+            .env_remove("WAYLAND_DISPLAY")
+            .env_remove("DBUS_SESSION_BUS_ADDRESS")
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .expect("the program starts");
+        let mut desk = Self {
+            app: Process(app),
+            window: String::new(),
+            speaking: Vec::new(),
+            _sound: sound,
+            _screen: screen,
+            environment,
+            folder,
+        };
+        desk.find_window();
+        desk
+    }
+
+    fn find_window(&mut self) {
+        let begun = Instant::now();
+        while self.window.is_empty() {
+            assert!(self.app.0.try_wait().unwrap().is_none(), "the program ended:\n{}", self.log());
+            assert!(begun.elapsed() < Duration::from_secs(60), "there is no window:\n{}", self.log());
+            let found = self.run("xdotool", &["search", "--onlyvisible", "--name", "^Myna$"]);
+            self.window = found.lines().last().unwrap_or_default().to_owned();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        println!("a window after {:.2} s", begun.elapsed().as_secs_f32());
+        self.run("xdotool", &["windowfocus", &self.window]);
+    }
+
+    pub fn click(&self, x: u32, y: u32) {
+        let (x, y) = (x.to_string(), y.to_string());
+        self.run("xdotool", &["mousemove", "--window", &self.window, &x, &y, "click", "1"]);
+        std::thread::sleep(Duration::from_millis(400));
+    }
+
+    pub fn type_text(&self, text: &str) {
+        self.run("xdotool", &["type", "--delay", "12", text]);
+        std::thread::sleep(Duration::from_millis(400));
+    }
+
+    pub fn key(&self, key: &str) {
+        self.run("xdotool", &["key", key]);
+    }
+
+    /// Waits until the log says something for the `times`th time.
+    pub fn await_line(&mut self, text: &str, times: usize, patience: Duration) {
+        let begun = Instant::now();
+        while self.log().lines().filter(|line| line.contains(text)).count() < times {
+            assert!(self.app.0.try_wait().unwrap().is_none(), "the program ended:\n{}", self.log());
+            assert!(begun.elapsed() < patience, "waited in vain for \"{text}\":\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// The last line of the log that says so.
+    pub fn line(&self, text: &str) -> String {
+        self.log().lines().rfind(|line| line.contains(text)).unwrap_or_default().to_owned()
+    }
+
+    /// Records what the loudspeakers play.
+    pub fn record_monitor(&self) -> Process {
+        let file = std::fs::File::create(self.folder.path().join("monitor.raw")).unwrap();
+        let arguments =
+            ["-d", "spk.monitor", "--latency-msec=50", "--format=float32le", "--rate=48000", "--channels=2", "--raw"];
+        let parec = hurried("parec", &self.environment).args(arguments).stdout(file).spawn();
+        let parec = Process(parec.unwrap_or_else(|e| panic!("parec (package pulseaudio-utils) is needed: {e}")));
+        // A null sink renders its first two seconds ahead; what is played into them is lost.
+        std::thread::sleep(Duration::from_millis(2500));
+        parec
+    }
+
+    /// Ends the recording; interleaved samples.
+    pub fn stop_recording(&self, parec: Process) -> Vec<f32> {
+        std::thread::sleep(Duration::from_millis(700));
+        self.run("kill", &["-INT", &parec.0.id().to_string()]);
+        std::thread::sleep(Duration::from_millis(300));
+        drop(parec);
+        let bytes = std::fs::read(self.folder.path().join("monitor.raw")).unwrap();
+        bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    }
+
+    /// Has all sample voices speak into the microphone, one after the other.
+    pub fn say_into_microphone(&mut self) -> Pcm {
+        let mut samples = Vec::new();
+        for clip in Library::with_samples().clips() {
+            let pcm = read(&clip.origin).unwrap().pcm;
+            samples.extend(resample(&pcm.samples, pcm.sample_rate_hz, 48_000).unwrap());
+        }
+        let path = self.folder.path().join("said.wav");
+        let spec = hound::WavSpec {
+            channels: 1,
+            sample_rate: 48_000,
+            bits_per_sample: 32,
+            sample_format: hound::SampleFormat::Float,
+        };
+        let mut writer = hound::WavWriter::create(&path, spec).unwrap();
+        samples.iter().for_each(|s| writer.write_sample(*s).unwrap());
+        writer.finalize().unwrap();
+        let paplay =
+            hurried("paplay", &self.environment).args(["--latency-msec=50", "-d", "micsink"]).arg(&path).spawn();
+        self.speaking
+            .push(Process(paplay.unwrap_or_else(|e| panic!("paplay (package pulseaudio-utils) is needed: {e}"))));
+        std::thread::sleep(Duration::from_millis(2500));
+        Pcm { samples, sample_rate_hz: 48_000 }
+    }
+
+    pub fn save_path(&self) -> PathBuf {
+        self.folder.path().join("saved.wav")
+    }
+
+    pub fn recording_path(&self) -> PathBuf {
+        self.folder.path().join("data/myna/recordings/Recording 1.wav")
+    }
+
+    /// Closes the window, as a person would.
+    pub fn close(mut self) {
+        self.run("xdotool", &["windowquit", &self.window]);
+        let begun = Instant::now();
+        while self.app.0.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        println!("{}", self.line("frame"));
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> String {
+        let output = command(program, &self.environment).args(arguments).output();
+        let output = output.unwrap_or_else(|e| panic!("{program} (a package of that name) is needed: {e}"));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+fn command(program: &str, environment: &[(String, String)]) -> Command {
+    let mut command = Command::new(program);
+    command.envs(environment.iter().cloned()).stdin(Stdio::null());
+    command
+}
+
+/// A command whose threads go first, where that is allowed: sound does not wait for the rest of a busy machine.
+fn hurried(program: &str, environment: &[(String, String)]) -> Command {
+    let mut command = command("nice", environment);
+    command.args(["-n", "-11", program]).stderr(Stdio::null());
+    command
+}
+
+fn all_installed() {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let missing = |program: &&str| !std::env::split_paths(&path).any(|folder| folder.join(program).exists());
+    let needed = ["Xvfb", "xdotool", "pulseaudio", "pactl", "parec", "paplay", "nice", "kill"];
+    let missing: Vec<&str> = needed.into_iter().filter(|program| missing(program)).collect();
+    assert!(missing.is_empty(), "this test needs {missing:?}; its first lines name the packages");
+}
+
+fn private(folder: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+/// A screen without a cable; its name.
+fn screen() -> (Process, String) {
+    let child = Command::new("Xvfb")
+        .args(["-displayfd", "1", "-screen", "0", "1280x800x24", "+extension", "GLX", "-nolisten", "tcp"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut child = child.unwrap_or_else(|e| panic!("Xvfb (package xvfb) is needed: {e}"));
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (Process(child), format!(":{}", line.trim()))
+}
+
+/// A sound server of our own, with loudspeakers that are recorded and a microphone that is played into.
+fn sound_server(runtime: &str, environment: &[(String, String)]) -> Process {
+    let configuration = format!(
+        "load-module module-native-protocol-unix socket={runtime}/pulse/native auth-anonymous=1\n\
+         load-module module-null-sink sink_name=spk rate=48000 channels=2 format=float32le\n\
+         load-module module-null-sink sink_name=micsink rate=48000 channels=1 format=float32le channel_map=mono\n\
+         load-module module-remap-source master=micsink.monitor source_name=mic channels=1 channel_map=mono\n\
+         set-default-sink spk\n\
+         set-default-source mic\n"
+    );
+    let path = format!("{runtime}/pulse.conf");
+    std::fs::write(&path, configuration).unwrap();
+    let child = hurried("pulseaudio", environment)
+        .args(["-n", "-F", &path, "--daemonize=no", "--exit-idle-time=-1", "--use-pid-file=no", "--disable-shm=yes"])
+        .args(["--realtime=no", "--high-priority=no", "--log-level=error"])
+        .stderr(Stdio::null())
+        .spawn();
+    let server = Process(child.unwrap_or_else(|e| panic!("pulseaudio (a package of that name) is needed: {e}")));
+    let begun = Instant::now();
+    while !command("pactl", environment).arg("info").output().is_ok_and(|output| output.status.success()) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the sound server does not start");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    server
+}
+
+/// Stands in for the program that Linux asks for files with when there is no desktop; it always gives the same answer.
+fn dialog_program(path: &Path, answer: &Path) {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.create(true).write(true).truncate(true).mode(0o755).open(path).unwrap();
+    writeln!(file, "#!/bin/sh\necho '{}'", answer.display()).unwrap();
+}
+
+fn settings(path: &Path) {
+    let export = ExportChoice { kind: Format::Wav32f, ..ExportChoice::default() };
+    let settings = Settings { volume: 1.0, seed_locked: true, theme: ThemeChoice::Dark, export, ..Settings::default() };
+    SettingsFile::at(path).save(&settings).unwrap();
+}
