@@ -16,9 +16,14 @@ use crate::nn::{Conv1d, Mask};
 #[derive(Debug, Clone, Default)]
 pub(super) struct Carry {
     streaming: bool,
+    chunks: Option<Chunks>,
     slots: Vec<Slot>,
     cursor: usize,
     provisional: usize,
+    ratio: usize,
+    /// Rows of the stream before this pass, and before the next.
+    start: usize,
+    next: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -41,15 +46,15 @@ pub(super) struct Place {
 impl Place {
     /// What `queries` rows of this pass see of `keys` rows that end where the pass ends.
     pub(super) fn mask(&self, queries: usize, keys: usize) -> Mask {
-        let Some(Chunks { size, left }) = self.chunks else {
+        let Some(chunks) = self.chunks else {
             return Mask::Full;
         };
         let first_key = self.start + queries - keys;
         let range = |query: usize| {
-            let chunk = (self.start + query) / size;
-            let from = left.map_or(0, |left| chunk.saturating_sub(left) * size);
-            let to = ((chunk + 1) * size).min(first_key + keys);
-            (from.saturating_sub(first_key) as u32, (to - first_key) as u32)
+            let position = self.start + query;
+            let from = chunks.first_seen(position).saturating_sub(first_key);
+            let to = chunks.start_of(chunks.chunk_of(position) + 1) - first_key;
+            (from as u32, to.min(keys) as u32)
         };
         Mask::Ranges((0..queries).map(range).collect())
     }
@@ -57,29 +62,40 @@ impl Place {
     /// How many of the newest rows the pass after this one (of `rows` rows) may still look at.
     fn rows_to_keep(&self, rows: usize) -> usize {
         let next = self.start + rows;
-        match self.chunks {
-            Some(Chunks { size, left: Some(left) }) => next - (next / size).saturating_sub(left) * size,
-            _ => next,
-        }
+        next - self.chunks.map_or(0, |chunks| chunks.first_seen(next))
     }
 }
 
 impl Carry {
-    /// For a stretch-by-stretch run; [`Carry::default`] carries nothing.
-    pub(super) fn streaming() -> Self {
-        Self { streaming: true, ..Self::default() }
+    /// For a stretch-by-stretch run under a chunk rule.
+    pub(super) fn streaming(chunks: Option<Chunks>) -> Self {
+        Self { streaming: true, ..Self::whole(chunks) }
     }
 
-    /// Begins a pass: the next layer to ask is the network's first. The last `provisional` rows will come again, better
-    /// informed, and are not remembered.
-    pub(super) fn begin(&mut self, provisional: usize) {
+    /// For one pass over everything under a chunk rule: carries nothing.
+    pub(super) fn whole(chunks: Option<Chunks>) -> Self {
+        Self { chunks, ..Self::default() }
+    }
+
+    /// Begins a pass over `rows`: the next layer to ask is the network's first. The last `provisional` rows will come
+    /// again, better informed, and are not remembered.
+    pub(super) fn begin(&mut self, rows: usize, provisional: usize) {
         self.cursor = 0;
         self.provisional = provisional;
+        self.ratio = 1;
+        self.start = self.next;
+        self.next += rows - provisional;
     }
 
-    /// From here on there are `ratio` times as many rows.
+    /// From here on there are `ratio` rows for each one the pass began with.
     pub(super) fn upsample(&mut self, ratio: usize) {
         self.provisional *= ratio;
+        self.ratio = ratio;
+    }
+
+    /// Where the rows of this pass stand.
+    pub(super) fn place(&self) -> Place {
+        Place { start: self.start * self.ratio, chunks: self.chunks.map(|chunks| chunks.scaled(self.ratio)) }
     }
 
     /// Forgets all keys but the `first` oldest and the `last` newest, to bound memory and work.
@@ -158,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_row_sees_its_chunk_and_as_many_before_as_it_may() {
-        let rule = |left| Some(Chunks { size: 2, left });
+        let rule = |left| Some(Chunks { prompt: 0, first: 2, size: 2, left });
         assert_eq!(ranges(Place { start: 0, chunks: rule(None) }, 5, 5), [(0, 2), (0, 2), (0, 4), (0, 4), (0, 5)]);
         assert_eq!(ranges(Place { start: 0, chunks: rule(Some(1)) }, 5, 5), [(0, 2), (0, 2), (0, 4), (0, 4), (2, 5)]);
         // Rows 4 and 5 of a stream whose carried keys begin at row 2.
@@ -167,14 +183,14 @@ mod tests {
 
     #[test]
     fn forgetting_leaves_both_ends() {
-        let mut carry = Carry::streaming();
+        let mut carry = Carry::streaming(None);
         let rows = Tensor::arange(0f32, 9., &Device::Cpu).unwrap().reshape((1, 9, 1, 1)).unwrap();
-        let place = Place { start: 0, chunks: None };
-        carry.begin(2);
-        carry.keys(rows.clone(), rows.clone(), &place).unwrap();
+        carry.begin(9, 2);
+        carry.keys(rows.clone(), rows.clone(), &carry.place()).unwrap();
         carry.forget_between(3, 2).unwrap();
-        carry.begin(0);
-        let (k, v) = carry.keys(rows.narrow(1, 0, 1).unwrap(), rows.narrow(1, 0, 1).unwrap(), &place).unwrap();
+        carry.begin(1, 0);
+        let new = rows.narrow(1, 0, 1).unwrap();
+        let (k, v) = carry.keys(new.clone(), new, &carry.place()).unwrap();
         // Rows 7 and 8 were provisional, 3 and 4 lie between the ends, the last 0 is new.
         let expected = [0., 1., 2., 5., 6., 0.];
         assert_eq!(k.flatten_all().unwrap().to_vec1::<f32>().unwrap(), expected);
@@ -183,7 +199,7 @@ mod tests {
 
     #[test]
     fn only_what_the_next_chunk_can_see_is_kept() {
-        let place = |start, left| Place { start, chunks: Some(Chunks { size: 4, left }) };
+        let place = |start, left| Place { start, chunks: Some(Chunks { prompt: 0, first: 4, size: 4, left }) };
         assert_eq!(place(0, Some(1)).rows_to_keep(8), 4);
         assert_eq!(place(8, Some(2)).rows_to_keep(4), 8);
         assert_eq!(place(8, None).rows_to_keep(4), 12);

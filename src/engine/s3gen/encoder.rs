@@ -9,7 +9,7 @@
 use candle_core::{Device, Tensor};
 
 use super::carry::{Carry, Place};
-use super::config::{ChunkCausalConfig, FRAMES_PER_TOKEN, FlowConfig, LOOKAHEAD_TOKENS};
+use super::config::{FRAMES_PER_TOKEN, FlowConfig, LOOKAHEAD_TOKENS};
 use crate::error::Result;
 use crate::nn::{Conv1d, ConvConfig, LayerNorm, Linear, attend_relative, leaky_relu, silu};
 use crate::weights::Weights;
@@ -24,7 +24,6 @@ pub(super) struct UpsampleConformerEncoder {
     up_embed: InputLayer,
     up_encoders: Vec<ConformerLayer>,
     after_norm: LayerNorm,
-    chunks: Option<ChunkCausalConfig>,
     dim: usize,
 }
 
@@ -43,26 +42,25 @@ impl UpsampleConformerEncoder {
             up_embed: InputLayer::load(&w.pp("up_embed.out"), dim)?,
             up_encoders: layers("up_encoders", config.up_blocks)?,
             after_norm: LayerNorm::load(&w.pp("after_norm"), dim, 1e-5)?,
-            chunks: config.chunk_causal,
             dim,
         })
     }
 
-    /// `xs: (1, n, dim) -> (1, 2n, dim)`; `start` tokens of the stream came before, which `carry` remembers.
+    /// `xs: (1, n, dim) -> (1, 2n, dim)`; `carry` knows what came before.
     ///
     /// The last `provisional` tokens are there to be looked at: they come again in the next pass.
-    pub(super) fn forward(&self, xs: &Tensor, provisional: usize, start: usize, carry: &mut Carry) -> Result<Tensor> {
-        carry.begin(provisional);
+    pub(super) fn forward(&self, xs: &Tensor, provisional: usize, carry: &mut Carry) -> Result<Tensor> {
+        carry.begin(xs.dims3()?.1, provisional);
         let xs = self.embed.forward(xs)?;
         let mut xs = self.pre_lookahead.forward(&xs, carry)?;
-        let place = Place { start, chunks: self.chunks.map(|c| c.tokens()) };
+        let place = carry.place();
         for layer in &self.encoders {
             xs = layer.forward(&xs, &place, carry)?;
         }
         carry.upsample(FRAMES_PER_TOKEN);
         let xs = carry.conv(&self.up_conv, &upsample(&xs)?)?;
         let mut xs = self.up_embed.forward(&xs)?;
-        let place = Place { start: start * FRAMES_PER_TOKEN, chunks: self.chunks.map(|c| c.frames()) };
+        let place = carry.place();
         for layer in &self.up_encoders {
             xs = layer.forward(&xs, &place, carry)?;
         }
@@ -120,9 +118,18 @@ impl PreLookahead {
         })
     }
 
-    /// `(1, n, C) -> (1, n, C)`; behind the last token there are zeros.
+    /// `(1, n, C) -> (1, n, C)`; behind the last token, and behind a prompt that is a chunk, there are zeros.
     fn forward(&self, xs: &Tensor, carry: &mut Carry) -> Result<Tensor> {
-        let ys = leaky_relu(&self.conv1.forward(xs)?, 0.01)?;
+        let (place, rows) = (carry.place(), xs.dims3()?.1);
+        let prompt = place.chunks.map_or(0, |chunks| chunks.prompt).saturating_sub(place.start);
+        let ahead = if 0 < prompt && prompt < rows {
+            let of_prompt = self.conv1.forward(&xs.narrow(1, 0, prompt)?.contiguous()?)?;
+            let of_rest = self.conv1.forward(&xs.narrow(1, prompt, rows - prompt)?.contiguous()?)?;
+            Tensor::cat(&[of_prompt, of_rest], 1)?
+        } else {
+            self.conv1.forward(xs)?
+        };
+        let ys = leaky_relu(&ahead, 0.01)?;
         Ok((carry.conv(&self.conv2, &ys)? + xs)?)
     }
 }

@@ -7,7 +7,7 @@
 use candle_core::{D, Device, Tensor};
 
 use super::carry::{Carry, Place};
-use super::config::{Chunks, EstimatorConfig, MEL_CHANNELS};
+use super::config::{EstimatorConfig, MEL_CHANNELS};
 use crate::error::{Error, Result};
 use crate::nn::{Conv1d, ConvConfig, LayerNorm, Linear, attend, gelu, mish, silu};
 use crate::weights::Weights;
@@ -28,12 +28,11 @@ pub(super) struct ConditionalDecoder {
     up_conv: Conv1d,
     final_block: CausalBlock,
     final_proj: Conv1d,
-    chunks: Option<Chunks>,
 }
 
 impl ConditionalDecoder {
-    /// Loads the tensors below `w`; `chunks` is the rule its attention was trained with.
-    pub(super) fn load(w: &Weights, config: &EstimatorConfig, chunks: Option<Chunks>) -> Result<Self> {
+    /// Loads the tensors below `w`.
+    pub(super) fn load(w: &Weights, config: &EstimatorConfig) -> Result<Self> {
         let c = config.channels;
         let causal = |w: Weights| Conv1d::load(&w, c, c, ConvConfig::causal(3));
         let mid = |i: usize| Stage::load(&w.pp("mid_blocks").pp(i), c, config);
@@ -46,7 +45,6 @@ impl ConditionalDecoder {
             up_conv: causal(w.pp("up_blocks.0.2"))?,
             final_block: CausalBlock::load(&w.pp("final_block"), c, c)?,
             final_proj: Conv1d::load(&w.pp("final_proj"), c, MEL_CHANNELS, ConvConfig::causal(1))?,
-            chunks,
         })
     }
 
@@ -68,10 +66,10 @@ impl ConditionalDecoder {
 
     /// The velocity, `(B, T, 80)`, for `xs: (B, T, 320)` (state, `mu`, speaker, known mel) at an embedded time.
     ///
-    /// `start` frames of the stream came before; `carry`, whose pass has begun, remembers them.
-    pub(super) fn forward(&self, xs: &Tensor, time: &Tensor, start: usize, carry: &mut Carry) -> Result<Tensor> {
+    /// `carry`, whose pass has begun, knows what came before.
+    pub(super) fn forward(&self, xs: &Tensor, time: &Tensor, carry: &mut Carry) -> Result<Tensor> {
         let time = mish(time)?;
-        let place = Place { start, chunks: self.chunks };
+        let place = carry.place();
         let skip = self.down.forward(xs, &time, &place, carry)?;
         let mut xs = carry.conv(&self.down_conv, &skip)?;
         for stage in &self.mid {

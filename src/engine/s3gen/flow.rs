@@ -8,7 +8,7 @@
 use candle_core::{DType, Device, Tensor};
 
 use super::carry::Carry;
-use super::config::{FlowConfig, MEL_CHANNELS};
+use super::config::{Chunks, FlowConfig, MEL_CHANNELS};
 use super::encoder::UpsampleConformerEncoder;
 use super::estimator::{ConditionalDecoder, stack_inputs};
 use crate::error::{Error, Result};
@@ -131,9 +131,9 @@ pub(super) struct FlowCarry {
 }
 
 impl FlowCarry {
-    /// For a run in stretches.
-    pub(super) fn streaming(steps: usize) -> Self {
-        Self { frames: 0, provisional: 0, steps: vec![Carry::streaming(); steps] }
+    /// For a run in stretches under a chunk rule.
+    pub(super) fn streaming(steps: usize, chunks: Option<Chunks>) -> Self {
+        Self { frames: 0, provisional: 0, steps: vec![Carry::streaming(chunks); steps] }
     }
 
     /// Forgets all keys but those of the `first` oldest and the `last` newest frames.
@@ -141,9 +141,9 @@ impl FlowCarry {
         self.steps.iter_mut().try_for_each(|step| step.forget_between(first, last))
     }
 
-    /// For a run in one go.
-    pub(super) fn whole(steps: usize) -> Self {
-        Self { frames: 0, provisional: 0, steps: vec![Carry::default(); steps] }
+    /// For a run in one go under a chunk rule.
+    pub(super) fn whole(steps: usize, chunks: Option<Chunks>) -> Self {
+        Self { frames: 0, provisional: 0, steps: vec![Carry::whole(chunks); steps] }
     }
 }
 
@@ -162,13 +162,12 @@ impl Flow {
     /// Loads the tensors below `w`.
     pub(super) fn load(w: &Weights, config: &FlowConfig) -> Result<Self> {
         let encoder = UpsampleConformerEncoder::load(&w.pp("encoder"), config)?;
-        let chunks = config.chunk_causal.map(|c| c.estimator());
         Ok(Self {
             input_embedding: Embedding::load(&w.pp("input_embedding"), config.vocab, config.dim)?,
             spk_embed_affine_layer: Linear::load(&w.pp("spk_embed_affine_layer"), config.x_vector_dim, MEL_CHANNELS)?,
             encoder_proj: Linear::load(&w.pp("encoder_proj"), encoder.dim(), MEL_CHANNELS)?,
             encoder,
-            estimator: ConditionalDecoder::load(&w.pp("decoder.estimator"), &config.estimator, chunks)?,
+            estimator: ConditionalDecoder::load(&w.pp("decoder.estimator"), &config.estimator)?,
             vocab: config.vocab,
         })
     }
@@ -216,10 +215,10 @@ impl Flow {
         self.spk_embed_affine_layer.forward(&x_vector.broadcast_div(&norm)?)
     }
 
-    /// Encodes tokens which follow `start` earlier ones: `mu (1, 2n, 80)`. The last `provisional` ones come again.
-    pub(super) fn encode(&self, tokens: &[u32], provisional: usize, start: usize, carry: &mut Carry) -> Result<Tensor> {
+    /// Encodes the tokens that follow those `carry` knows: `mu (1, 2n, 80)`. The last `provisional` ones come again.
+    pub(super) fn encode(&self, tokens: &[u32], provisional: usize, carry: &mut Carry) -> Result<Tensor> {
         let embedded = self.input_embedding.forward(tokens)?;
-        self.encoder_proj.forward(&self.encoder.forward(&embedded, provisional, start, carry)?)
+        self.encoder_proj.forward(&self.encoder.forward(&embedded, provisional, carry)?)
     }
 
     /// Integrates from `x: (1, T, 80)`, the scaled noise, to the mel.
@@ -238,8 +237,8 @@ impl Flow {
             if cancelled() {
                 return Err(Error::Cancelled);
             }
-            step.begin(carry.provisional);
-            let velocity = self.velocity(&rows.input(&x)?, times, carry.frames, step)?;
+            step.begin(frames, carry.provisional);
+            let velocity = self.velocity(&rows.input(&x)?, times, step)?;
             let velocity = match guidance {
                 Some(rate) => ((velocity.narrow(0, 0, 1)? * (1.0 + rate))? - (velocity.narrow(0, 1, 1)? * rate)?)?,
                 None => velocity,
@@ -251,16 +250,18 @@ impl Flow {
     }
 
     /// The velocity of every row of `xs: (B, T, 320)` at `times[0]`, or over the step to `times[1]`.
-    fn velocity(&self, xs: &Tensor, times: &[f32], start: usize, carry: &mut Carry) -> Result<Tensor> {
+    fn velocity(&self, xs: &Tensor, times: &[f32], carry: &mut Carry) -> Result<Tensor> {
         let time = self.estimator.embed_time(times[0], times[1], xs.device())?;
-        self.estimator.forward(xs, &time, start, carry)
+        self.estimator.forward(xs, &time, carry)
     }
 
     /// The velocities of the first step, before guidance combines them.
     #[cfg(test)]
     pub(super) fn velocities(&self, x: &Tensor, conditions: &Conditions<'_>, solver: Solver) -> Result<Tensor> {
         let rows = Rows::new(conditions, solver.guidance().is_some())?;
-        self.velocity(&rows.input(x)?, &solver.schedule()[..2], 0, &mut Carry::default())
+        let mut carry = Carry::default();
+        carry.begin(x.dims()[1], 0);
+        self.velocity(&rows.input(x)?, &solver.schedule()[..2], &mut carry)
     }
 }
 

@@ -72,9 +72,7 @@ impl S3Gen {
         if config.heads == 0 || !config.dim.is_multiple_of(2 * config.heads) {
             return refuse("`dim` must be an even multiple of `heads`");
         }
-        if let Some(chunks) = config.chunk_causal
-            && (chunks.chunk_tokens == 0 || chunks.estimator_chunk_frames == Some(0))
-        {
+        if config.chunk_causal.is_some_and(|chunks| !chunks.is_sound()) {
             return refuse("a chunk of `chunk_causal` is empty");
         }
         let flow = Flow::load(&w.pp("flow"), config)?;
@@ -125,12 +123,14 @@ impl S3Gen {
         let speaker = self.speaker(reference, options)?;
         let all = [reference.prompt_token.as_slice(), tokens].concat();
         let known = reference.prompt_feat.dims()[1];
-        let mu = self.flow.encode(&all, 0, 0, &mut Carry::default())?;
+        let prompt = reference.prompt_token.len();
+        let chunks = self.config.chunk_causal;
+        let mu = self.flow.encode(&all, 0, &mut Carry::whole(chunks.map(|c| c.tokens(prompt))))?;
         let frames = mu.dims()[1];
         let cond = reference.prompt_feat.pad_with_zeros(1, 0, frames - known)?;
         let conditions = Conditions { mu: &mu, speaker: &speaker, cond: &cond };
         let x = run.noise(0, frames, options.noise_scale, &self.device)?;
-        let mut carry = FlowCarry::whole(options.solver.steps());
+        let mut carry = FlowCarry::whole(options.solver.steps(), chunks.map(|c| c.estimator(prompt)));
         let x = self.flow.solve(x, &conditions, options.solver, &mut carry, run.cancelled)?;
         Ok(MelTrace { mel: x.narrow(1, known, frames - known)?.contiguous()?, mu })
     }

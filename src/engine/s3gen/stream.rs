@@ -142,14 +142,16 @@ impl S3Gen {
         let speaker = self.speaker(reference, options)?;
         let (method, pending) = match self.config.chunk_causal {
             Some(chunks) => {
+                let prompt = reference.prompt_token.len();
+                let (tokens, frames) = (chunks.tokens(prompt), chunks.estimator(prompt));
                 let stream = ChunkStream {
-                    tokens: chunks.tokens(),
-                    frames: chunks.estimator(),
-                    encoder: Carry::streaming(),
+                    tokens,
+                    frames,
+                    encoder: Carry::streaming(Some(tokens)),
                     encoded: 0,
                     mu: empty_mel(&reference.prompt_feat)?,
                     mu_final: 0,
-                    flow: FlowCarry::streaming(options.solver.steps()),
+                    flow: FlowCarry::streaming(options.solver.steps(), Some(frames)),
                     prompt_feat: reference.prompt_feat.clone(),
                 };
                 (Method::Chunks(stream), reference.prompt_token.clone())
@@ -160,7 +162,7 @@ impl S3Gen {
                 let kept = reference.prompt_feat.dims()[1] + stream.context_tokens * FRAMES_PER_TOKEN;
                 let carried = kept * self.flow.carried_bytes_per_frame(options.solver);
                 let window = if carried <= stream.carry_bytes {
-                    let carry = FlowCarry::streaming(options.solver.steps());
+                    let carry = FlowCarry::streaming(options.solver.steps(), None);
                     Window::new(reference, reference.prompt_token.len(), Some(carry))?
                 } else {
                     Window::new(reference, stream.window_prompt_tokens, None)?
@@ -253,7 +255,7 @@ impl Window {
         let frames = self.prompt_feat.dims()[1].saturating_sub(PREVIEW_FRAMES);
         match &mut self.carry {
             Some(flow) if flow.frames == 0 && frames > 0 => {
-                let mu = task.s3gen.flow.encode(&self.prompt, 0, 0, &mut Carry::default())?;
+                let mu = task.s3gen.flow.encode(&self.prompt, 0, &mut Carry::default())?;
                 let head = |t: &Tensor| t.narrow(1, 0, frames)?.contiguous();
                 task.next_stretch(flow, &head(&mu)?, &head(&self.prompt_feat)?, 0)?;
             }
@@ -268,7 +270,7 @@ impl Window {
             return Ok(MelChunk { frames: empty_mel(&self.prompt_feat)?, lookahead: None });
         }
         let tokens = [self.prompt.as_slice(), &self.context, pending].concat();
-        let mu = task.s3gen.flow.encode(&tokens, 0, 0, &mut Carry::default())?;
+        let mu = task.s3gen.flow.encode(&tokens, 0, &mut Carry::default())?;
         let (frames, preview) = (mu.dims()[1], ahead * FRAMES_PER_TOKEN);
         let known = Tensor::cat(&[&self.prompt_feat, &self.context_mel], 1)?;
         let known_frames = known.dims()[1];
@@ -288,7 +290,7 @@ impl Window {
                 let x = self.noise(frames, task.options.noise_scale, task.run)?;
                 let conditions = Conditions { mu: &mu, speaker: task.speaker, cond: &cond };
                 let solver = task.options.solver;
-                let mut flow = FlowCarry::whole(solver.steps());
+                let mut flow = FlowCarry::whole(solver.steps(), None);
                 let x = task.s3gen.flow.solve(x, &conditions, solver, &mut flow, task.run.cancelled)?;
                 x.narrow(1, known_frames, frames - known_frames)?
             }
@@ -321,19 +323,28 @@ impl Window {
 }
 
 impl ChunkStream {
+    /// Encodes the first `count` pending tokens for good and `ahead` more as a preview.
+    fn encode(&mut self, pending: &mut Vec<u32>, count: usize, ahead: usize, task: &Task<'_>) -> Result<()> {
+        let mu = task.s3gen.flow.encode(&pending[..count + ahead], ahead, &mut self.encoder)?;
+        self.mu = Tensor::cat(&[&self.mu.narrow(1, 0, self.mu_final)?, &mu], 1)?;
+        self.mu_final += count * FRAMES_PER_TOKEN;
+        self.encoded += count;
+        pending.drain(..count);
+        Ok(())
+    }
+
     fn decode(&mut self, pending: &mut Vec<u32>, last: bool, task: &Task<'_>) -> Result<MelChunk> {
-        let whole = |len: usize, size: usize| if last { len } else { len / size * size };
-        let certain = if last { pending.len() } else { pending.len().saturating_sub(LOOKAHEAD_TOKENS) };
-        let count = whole(certain, self.tokens.size);
-        if count > 0 {
-            let ahead = (pending.len() - count).min(LOOKAHEAD_TOKENS);
-            let mu = task.s3gen.flow.encode(&pending[..count + ahead], ahead, self.encoded, &mut self.encoder)?;
-            self.mu = Tensor::cat(&[&self.mu.narrow(1, 0, self.mu_final)?, &mu], 1)?;
-            self.mu_final += count * FRAMES_PER_TOKEN;
-            self.encoded += count;
-            pending.drain(..count);
+        if self.encoded < self.tokens.prompt {
+            // A prompt that is a chunk does not look beyond its end.
+            self.encode(pending, self.tokens.prompt, 0, task)?;
         }
-        let ready = whole(self.mu_final, self.frames.size);
+        let ahead = if last { 0 } else { LOOKAHEAD_TOKENS };
+        let certain = pending.len().saturating_sub(ahead);
+        let count = if last { certain } else { whole_chunks(&self.tokens, self.encoded, certain) };
+        if count > 0 {
+            self.encode(pending, count, (pending.len() - count).min(LOOKAHEAD_TOKENS), task)?;
+        }
+        let ready = if last { self.mu_final } else { whole_chunks(&self.frames, self.flow.frames, self.mu_final) };
         if ready == 0 {
             return Ok(MelChunk { frames: empty_mel(&self.mu)?, lookahead: None });
         }
@@ -350,6 +361,11 @@ impl ChunkStream {
         let known = known.min(ready);
         split(&x.narrow(1, known, frames - known)?, preview)
     }
+}
+
+/// How many of `available` positions from `start` on make up whole chunks.
+fn whole_chunks(chunks: &Chunks, start: usize, available: usize) -> usize {
+    chunks.border_up_to(start + available).saturating_sub(start)
 }
 
 /// `(1, T + preview, 80)` as a chunk of T frames and its preview.

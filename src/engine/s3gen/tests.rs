@@ -112,14 +112,21 @@ fn mean_flow() -> S3Gen {
     mean_flow_with(&tiny_config())
 }
 
-fn chunked(chunk_tokens: usize, left: Option<usize>, estimator: Option<usize>) -> FlowConfig {
-    let chunk_causal = Some(ChunkCausalConfig {
-        chunk_tokens,
+fn chunked(chunk_tokens: usize, left: Option<i64>, estimator: Option<usize>) -> FlowConfig {
+    masked(ChunkCausalConfig {
         left_chunks: left,
         estimator_chunk_frames: estimator,
-        estimator_left_chunks: None,
-    });
-    FlowConfig { chunk_causal, ..tiny_config() }
+        ..ChunkCausalConfig::new(chunk_tokens)
+    })
+}
+
+fn masked(chunks: ChunkCausalConfig) -> FlowConfig {
+    FlowConfig { chunk_causal: Some(chunks), ..tiny_config() }
+}
+
+/// The prompt, then 2 tokens, then 5 each.
+fn prompt_as_chunk() -> FlowConfig {
+    masked(ChunkCausalConfig { prompt_is_chunk: true, first_chunk_tokens: Some(2), ..ChunkCausalConfig::new(5) })
 }
 
 /// Streams `tokens` in stretches of the given lengths, the last one closing the utterance.
@@ -228,6 +235,14 @@ fn with_chunk_masks_the_steps_equal_the_whole() {
         (chunked(4, Some(1), None), false),
         (chunked(5, Some(2), Some(6)), true),
         (chunked(3, Some(0), Some(16)), true),
+        (prompt_as_chunk(), false),
+        (
+            FlowConfig {
+                chunk_causal: prompt_as_chunk().chunk_causal.map(|c| ChunkCausalConfig { left_chunks: Some(1), ..c }),
+                ..tiny_config()
+            },
+            true,
+        ),
     ];
     for (config, guided) in cases {
         let s3gen = if guided { standard_with(&config) } else { mean_flow_with(&config) };
@@ -312,7 +327,7 @@ fn with_chunk_masks_the_preview_leaves_no_trace() {
 fn a_primed_state_serves_many_utterances() {
     let (reference, noise) = (odd(&voice()), SeededNoise::new(5));
     let tokens = utterance(11);
-    for config in [tiny_config(), chunked(4, None, None)] {
+    for config in [tiny_config(), chunked(4, None, None), prompt_as_chunk()] {
         let s3gen = mean_flow_with(&config);
         let options = s3gen.default_options();
         let mut primed = s3gen.start(&reference, &options).unwrap();
