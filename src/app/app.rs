@@ -13,6 +13,7 @@ use eframe::egui::{
 };
 use myna_engine::Engine;
 use myna_engine::voice::Voice;
+use tracing_subscriber::EnvFilter;
 
 use crate::action::Action;
 use crate::dialogs::{Dialogs, SystemDialogs};
@@ -403,11 +404,19 @@ fn drop_sign(ui: &Ui) {
     painter.text(rect.center(), Align2::CENTER_CENTER, "Drop a clip to use its voice", theme::semibold(20.0), p.text);
 }
 
+/// Warnings go to standard error; `RUST_LOG=info` shows more.
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("error,myna=warn"));
+    // Whoever has set up a log before has one already.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
 /// Starts the engine and opens the window on it.
 ///
 /// # Errors
 /// If there is no display to open a window on.
 pub fn open() -> Result<()> {
+    log_to_stderr();
     run(Engine::spawn(|| ())?)
 }
 

@@ -154,6 +154,7 @@ impl Desk {
 
     /// Has all sample voices speak into the microphone, one after the other.
     pub fn say_into_microphone(&mut self) -> Pcm {
+        self.speaking.clear();
         let mut samples = Vec::new();
         for clip in Library::with_samples().clips() {
             let pcm = read(&clip.origin).unwrap().pcm;
@@ -181,8 +182,9 @@ impl Desk {
         self.folder.path().join("saved.wav")
     }
 
-    pub fn recording_path(&self) -> PathBuf {
-        self.folder.path().join("data/myna/recordings/Recording 1.wav")
+    /// Where the `n`th recording is.
+    pub fn recording_path(&self, n: usize) -> PathBuf {
+        self.folder.path().join(format!("data/myna/recordings/Recording {n}.wav"))
     }
 
     /// Closes the window, as a person would.
@@ -192,7 +194,7 @@ impl Desk {
         while self.app.0.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(50));
         }
-        println!("{}", self.line("frame"));
+        println!("{}", self.line("per frame"));
     }
 
     fn log(&self) -> String {

@@ -13,30 +13,32 @@ pub fn first_channel(samples: &[f32], channels: usize) -> Vec<f32> {
 }
 
 /// Aligns `wanted` with a recording of it by their beginnings, and then exactly.
-pub fn compare(recording: &[f32], wanted: &[f32]) -> Likeness {
+pub fn compare(recording: &[f32], wanted: &[f32]) -> Result<Likeness, String> {
     let peak = wanted.iter().fold(0.0f32, |a, s| a.max(s.abs()));
-    let onset = |samples: &[f32]| samples.iter().position(|s| s.abs() > peak * 0.02).expect("there is sound");
-    let (there, here) = (onset(recording), onset(wanted));
+    let onset = |samples: &[f32]| samples.iter().position(|s| s.abs() > peak * 0.02).ok_or("there is no sound");
+    let (there, here) = (onset(recording)?, onset(wanted)?);
     let about = there.saturating_sub(here);
     let window = &wanted[here..(here + 24_000).min(wanted.len())];
     let near = about.saturating_sub(2000)..about + 2000;
-    let offset = best(recording, window, near.start + here..near.end + here).offset - here;
+    let offset = best(recording, window, near.start + here..near.end + here).offset.saturating_sub(here);
     let length = wanted.len().min(recording.len() - offset);
-    assert!(length * 100 >= wanted.len() * 99, "the recording ends before the sound does");
-    Likeness { offset, correlation: correlation(&recording[offset..offset + length], &wanted[..length]) }
+    if length * 100 < wanted.len() * 99 {
+        return Err("the recording ends before the sound does".to_owned());
+    }
+    Ok(Likeness { offset, correlation: correlation(&recording[offset..offset + length], &wanted[..length]) })
 }
 
 /// Finds a recording of a part of `whole` in it.
-pub fn find(recording: &[f32], whole: &[f32]) -> Likeness {
+pub fn find(recording: &[f32], whole: &[f32]) -> Result<Likeness, String> {
     let loudest = (0..recording.len() / 2400).max_by(|&a, &b| {
         let power = |i: usize| recording[i * 2400..(i + 1) * 2400].iter().map(|s| s * s).sum::<f32>();
         power(a).total_cmp(&power(b))
     });
-    let at = loudest.expect("there is sound") * 2400;
+    let at = loudest.ok_or("there is no sound")? * 2400;
     let place = best(whole, &recording[at..at + 2400], 0..whole.len() - 2400).offset;
-    let start = place.checked_sub(at).expect("it begins within the whole");
+    let start = place.checked_sub(at).ok_or("it is nowhere in the whole")?;
     let length = recording.len().min(whole.len() - start);
-    Likeness { offset: start, correlation: correlation(&recording[..length], &whole[start..start + length]) }
+    Ok(Likeness { offset: start, correlation: correlation(&recording[..length], &whole[start..start + length]) })
 }
 
 /// The place where a short window fits best.
