@@ -7,13 +7,9 @@ from config import CFG
 from safetensors.torch import load_file, save_file
 from speech_text import VOCAB
 
-CHUNKS = dict(
-    version=1, chunk_tokens=12, first_chunk_tokens=5, left_chunks=-1, lookahead_tokens=3, prompt_is_chunk=True,
-    encoder_chunk=12, estimator_chunk_frames=24, trained_chunk_tokens=[2, 32],
-    note='Position sequence = prompt tokens, then generated tokens. Chunk 0 = the whole prompt, then first_chunk_tokens, then chunk_tokens each (any sizes in '
-         'trained_chunk_tokens may be used). Conformer attention (25 Hz layers: token i; 50 Hz layers: frames 2i, 2i+1) and estimator attention (frames 2i, 2i+1): a query '
-         'sees all keys of its own and of earlier chunks (left_chunks -1 = all). pre_lookahead conv1: for prompt positions the 3 following inputs stop at the prompt end (zeros '
-         'beyond it); for generated positions they are the next 3 tokens, also across a chunk border (zeros after the last token). All other convolutions are causal.')
+# The prompt is a chunk of its own (its lookahead stops at its end), then first_chunk_tokens, then chunk_tokens each; attention sees its own and all
+# earlier chunks.  Any sizes of 2 to 32 tokens were trained, and counting chunks from the first prompt token works as well.
+CHUNKS = dict(chunk_tokens=10, prompt_is_chunk=True, first_chunk_tokens=5)
 
 
 def main():
@@ -43,7 +39,7 @@ def main():
                model=dict(type='BPE', dropout=None, unk_token='[UNK]', continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=False, byte_fallback=False,
                           ignore_merges=False, vocab=dict(sorted(VOCAB.items(), key=lambda x: x[1])), merges=[]))
     cfg = dict(CFG, note='Chatterbox architecture at reduced size: trained from scratch on espeak-ng / flite speech and 50 minutes of LibriSpeech (CC BY 4.0); voice encoder: GE2E weights of Resemblyzer (Apache-2.0)',
-               t3_sampling=dict(temperature=a.temperature, cfg_weight=a.cfg_weight, repetition_penalty=a.repetition_penalty, min_p=.05, top_p=1.0), cfm_steps=a.steps, cfm_noise_scale=0.0, meanflow=True,
+               t3_sampling=dict(temperature=a.temperature, cfg_weight=a.cfg_weight, repetition_penalty=a.repetition_penalty, min_p=.05, top_p=1.0), cfm_steps=a.steps, cfm_noise_scale=0.0, meanflow=True, expand_text=True,
                text_tokens_dict_size=256, speech_tokens_dict_size=6563, start_text=255, stop_text=0, start_speech=6561, stop_speech=6562)
     cfg['flow'] = dict(cfg['flow'], chunk_causal=CHUNKS)
     json.dump(tok, open(a.out + '/tokenizer.json', 'w'))

@@ -237,12 +237,15 @@ class Flow(nn.Module):
     @torch.no_grad()
     def inference(s, tok, prompt_tok, prompt_feat, emb, steps=1, noise_scale=0., chunk=None, first=None):
         """B=1: tok (1,n), prompt_tok (1,p), prompt_feat (1,2p,80), emb (1,192) -> mel (1,80,2n).
-        chunk None: the reference's full attention; else chunk-causal with `first` and `chunk` tokens (equals streaming exactly)."""
+        chunk None: the reference's full attention; else chunk-causal, chunks of `chunk` tokens counted from the first prompt token,
+        or, with `first`, the whole prompt as one chunk of its own, then `first` tokens, then chunks.  All of them stream exactly."""
         t = torch.cat([prompt_tok, tok], 1)
         T, P = t.shape[1], prompt_tok.shape[1]
         allowed, prompt = None, None
-        if chunk:
-            allowed, prompt = chunk_mask(chunk_ids(T, P, first or chunk, chunk, t.device)), torch.tensor([P], device=t.device)
+        if chunk and first:
+            allowed, prompt = chunk_mask(chunk_ids(T, P, first, chunk, t.device)), torch.tensor([P], device=t.device)
+        elif chunk:
+            allowed = chunk_mask(torch.arange(T, device=t.device)[None] // chunk)
         mu = s.mu(t, allowed, prompt)
         cond = torch.zeros_like(mu)
         cond[:, :, :2 * P] = prompt_feat.transpose(1, 2)

@@ -34,7 +34,8 @@ class Batches:
     def __init__(s, ds, dev, human=None, part=0, parts=1, bs=48):
         info = pickle.load(open(ds + '/info.pkl', 'rb'))
         s.spk, s.dev, s.bs, U = info['spk'], dev, bs, []
-        for k in range(info['workers']):
+        done = [k for k in range(info['workers']) if os.path.exists(f'{ds}/w{k}.pkl')]
+        for k in done:
             U += pickle.load(open(f'{ds}/w{k}.pkl', 'rb'))
         s.raw = {}
         if human:
@@ -49,7 +50,7 @@ class Batches:
         s.off = np.concatenate([[0], np.cumsum(s.ntok)])
         s.emo = np.array([u[5] for u in U], np.float32)
         s.kind = np.array([dict(espeak=0, flite=1, human=2)[s.spk[u[0]]['eng']] for u in U])
-        for k in range(info['workers']):
+        for k in done:
             s.raw[k] = np.memmap(f'{ds}/w{k}.i16', np.int16, 'r')
 
     def __iter__(s):

@@ -211,7 +211,7 @@ def worker(k, root, out, jobs, spk, sents, hi, seed, q):
             emo = min(1., max(.04, rng.triangular(0, 1.05, .5)))
             try:
                 a, ev = render(s, text, es, fl, emo, rng.uniform(.88, 1.14), 50 + rng.gauss(0, 2))
-            except RuntimeError:
+            except Exception:
                 continue
             if not .45 < len(a) / s['rate'] < 16 or np.abs(a).max(initial=0) < 500:
                 continue
@@ -249,8 +249,8 @@ def main():
     q = mp.Queue()
     P = [mp.Process(target=worker, args=(k, a.root, a.out, jobs[k::a.workers], spk, sents, hi, a.seed, q)) for k in range(a.workers)]
     [p.start() for p in P]
-    tot = sum(q.get(timeout=500) for _ in P)
-    [p.join(10) for p in P]
+    [p.join() for p in P]
+    tot = sum(q.get() for p in P if p.exitcode == 0)                   # a worker that died left no .pkl: it is passed over
     pickle.dump(dict(spk=spk, workers=a.workers), open(a.out + '/info.pkl', 'wb'))
     open(a.out + '/raw.done', 'w').write('1')
     print(f'synthesize: {tot / 3600:.2f} h from {len(spk)} speakers in {time.time() - t0:.1f} s', flush=True)

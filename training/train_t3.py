@@ -121,9 +121,12 @@ def main():
             lt = F.cross_entropy(m.text_head(h[:, :-1][q]).float(), x[:, 1:][q])
         return l, lt, lg, t
 
+    best = [9e9]
+
     def evaluate():
-        was = ema.n
+        """Keeps the weights of the best validation so far as 't3'; the running ones are 't3_last'."""
         ema.swap()
+        total = []
         with torch.no_grad():
             for nm, v in zip(('seen voices', 'held-out espeak', 'held-out flite'), shards[0].valid):
                 r = []
@@ -134,11 +137,15 @@ def main():
                     e = t == EOS
                     r.append((l.item(), (lg.argmax(-1) == t).float().mean().item(), (lg.topk(5).indices == t[:, None]).any(1).float().mean().item(), dg.item(), (lg.argmax(-1)[e] == EOS).float().mean().item()))
                 if r:
+                    total.append(np.mean(r, 0)[0])
                     log('EVAL', nm, 'ce/top1/top5/digits/end', [round(float(z), 3) for z in np.mean(r, 0)])
+        save(m.state_dict(), a.ck, 't3_last')
+        if np.mean(total or [0]) < best[0]:
+            best[0] = np.mean(total or [0])
+            save(m.state_dict(), a.ck, 't3')
         ema.swap()
 
     def checkpoint():
-        ema.swap(); save(m.state_dict(), a.ck, 't3'); ema.swap()
         evaluate()
     sc = Schedule(a, [opt], [lr], saver=checkpoint, warm=300)
     tokens, go = int(65536 * a.bs), True

@@ -52,7 +52,7 @@ class Tts:
     def mel(s, ref, tokens, chunked=True, steps=None):
         cc = s.cfg['flow']['chunk_causal']
         return s.flow.inference(torch.tensor([tokens]), ref['tok'], ref['feat'], ref['sp'], steps or s.cfg['cfm_steps'], s.cfg['cfm_noise_scale'],
-                                cc['chunk_tokens'] if chunked else None, cc['first_chunk_tokens'])
+                                cc['chunk_tokens'] if chunked else None, cc['first_chunk_tokens'] if cc.get('prompt_is_chunk') else None)
 
     def wave(s, mel):
         return s.hift(mel)[0]
