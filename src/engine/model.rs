@@ -13,7 +13,7 @@ use crate::protocol::{LoadRequest, ModelInfo, ModelSource, Precision, SpeakSetti
 use crate::s3_tokenizer::S3Tokenizer;
 use crate::s3gen::campplus::CamPPlus;
 use crate::s3gen::hift::Hift;
-use crate::s3gen::{FlowOptions, S3Gen, S3GenReference, Solver, StreamOptions};
+use crate::s3gen::{FlowOptions, FlowRun, S3Gen, S3GenReference, S3GenState, Solver, StreamOptions};
 use crate::t3::{T3, T3Conditioning, T3State};
 use crate::text::{Language, TextTokenizer};
 use crate::variant::Variant;
@@ -26,6 +26,14 @@ const BUILTIN_VOICE: &str = "conds.pt";
 
 /// Seconds of a clip that S3Gen hears.
 pub(crate) const S3GEN_REFERENCE_SECS: usize = 10;
+
+/// What a streamed utterance begins with; the same for every sentence in one voice.
+struct Primed {
+    voice: Arc<Voice>,
+    options: FlowOptions,
+    seed: u64,
+    state: S3GenState,
+}
 
 /// Everything that speaks. Weights only; shared between threads.
 pub struct Model {
@@ -43,6 +51,8 @@ pub struct Model {
     pub(crate) watermarker: Arc<Watermarker>,
     /// T3's caches of the last job, kept so that the same voice need not be read again.
     idle_state: Mutex<Option<T3State>>,
+    /// S3Gen after the prompt of the voice that was streamed last.
+    primed: Mutex<Option<Primed>>,
     info: ModelInfo,
 }
 
@@ -140,6 +150,7 @@ impl Model {
             camp_plus,
             watermarker,
             idle_state: Mutex::new(None),
+            primed: Mutex::new(None),
             info,
         })
     }
@@ -192,6 +203,28 @@ impl Model {
             prompt_feat: Tensor::from_slice(&gen_.prompt_feat, (1, frames, 80), &self.device)?,
             x_vector: Tensor::from_slice(&gen_.x_vector, (1, gen_.x_vector.len()), &self.device)?,
         })
+    }
+
+    /// S3Gen with the voice's prompt worked through, kept for the next job in the same voice.
+    pub(crate) fn primed(
+        &self,
+        voice: &Arc<Voice>,
+        (options, seed): (&FlowOptions, u64),
+        run: &FlowRun<'_>,
+    ) -> Result<S3GenState> {
+        let mut kept = self.primed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(primed) = kept.as_ref()
+            && primed.voice == *voice
+            && primed.options == *options
+            && primed.seed == seed
+        {
+            return Ok(primed.state.clone());
+        }
+        *kept = None;
+        let mut state = self.s3gen.start(&self.reference(voice)?, options)?;
+        self.s3gen.prime(&mut state, run)?;
+        *kept = Some(Primed { voice: voice.clone(), options: *options, seed, state: state.clone() });
+        Ok(state)
     }
 
     /// T3's caches for at least `capacity` positions: those of the last job if they will do, else new ones.

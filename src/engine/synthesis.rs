@@ -19,7 +19,7 @@ use crate::protocol::{AudioChunk, CancelToken, Delivery, SAMPLE_RATE_HZ, SpeakSe
 use crate::s3gen::hift::HiftState;
 use crate::s3gen::{FlowOptions, FlowRun, S3GenReference, S3GenState};
 use crate::sampling::SamplingOptions;
-use crate::t3::{ALIGNED_HEADS, DecodeOptions};
+use crate::t3::{ALIGNED_HEADS, Backbone, DecodeOptions, START_TEXT, STOP_TEXT};
 use crate::text::{Boundary, Language, Sentence, SplitOptions, split};
 use crate::token_feed::{Fed, FeedJob, TokenFeed};
 use crate::trace::Trace;
@@ -77,6 +77,8 @@ pub struct Synthesis {
     /// The sentence being spoken.
     at: usize,
     open: Option<OpenSentence>,
+    /// S3Gen after the voice's prompt.
+    primed: Option<S3GenState>,
     watermark: Option<WatermarkState>,
     next_tokens: usize,
     /// Tokens taken from the feed.
@@ -112,7 +114,11 @@ impl Synthesis {
         let sentences = model.split_text(&request.text)?;
         let texts = model.encode_sentences(&sentences, &request.settings)?;
         if texts.len() == 1 {
-            request.trace.ids("text_tokens", &texts[0])?;
+            let framed = match model.config.t3.backbone {
+                Backbone::Llama => [&[START_TEXT], texts[0].as_slice(), &[STOP_TEXT]].concat(),
+                Backbone::Gpt2 => texts[0].clone(),
+            };
+            request.trace.ids("text_tokens", &framed)?;
         }
         let cond = model.conditioning(&request.voice, request.settings.exaggeration)?;
         let reference = model.reference(&request.voice)?;
@@ -142,6 +148,7 @@ impl Synthesis {
             feed,
             at: 0,
             open: None,
+            primed: None,
             watermark,
             next_tokens: FIRST_TOKENS + LOOKAHEAD_TOKENS,
             taken: 0,
@@ -195,6 +202,15 @@ impl Synthesis {
         let mut tokens = Vec::new();
         let mut ended = false;
         self.feed.allow(self.taken + self.next_tokens);
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => OpenSentence {
+                s3gen: self.begin_sentence()?,
+                hift: HiftState::new(self.at),
+                ended: false,
+                decoded_tokens: 0,
+            },
+        };
         while !ended && tokens.len() < self.next_tokens {
             match self.next_fed(progress)? {
                 Fed::Token(token) => tokens.push(token),
@@ -203,15 +219,6 @@ impl Synthesis {
         }
         self.taken += tokens.len();
         self.next_tokens = ((self.next_tokens as f32 * GROWTH) as usize).min(MOST_TOKENS);
-        let mut open = match self.open.take() {
-            Some(open) => open,
-            None => OpenSentence {
-                s3gen: self.model.s3gen.start(&self.reference, &self.flow_options)?,
-                hift: HiftState::new(self.at),
-                ended: false,
-                decoded_tokens: 0,
-            },
-        };
         open.decoded_tokens += tokens.len();
         open.ended = ended;
         let mut wav = if open.decoded_tokens == 0 { Vec::new() } else { self.decode(&mut open, &tokens)? };
@@ -223,6 +230,23 @@ impl Synthesis {
             self.open = Some(open);
         }
         Ok(wav)
+    }
+
+    fn begin_sentence(&mut self) -> Result<S3GenState> {
+        if let Some(state) = &self.primed {
+            return Ok(state.clone());
+        }
+        let started = Instant::now();
+        let request = &self.request;
+        let state = self.model.lanes.all.install(|| {
+            let cancelled = || request.cancel.is_cancelled();
+            // The prompt's noise is that of the first sentence for all of them.
+            let run = FlowRun { noise: &*request.noise, sentence: 0, cancelled: &cancelled };
+            self.model.primed(&request.voice, (&self.flow_options, request.settings.seed), &run)
+        })?;
+        self.stages.flow += ms(started);
+        self.primed = Some(state.clone());
+        Ok(state)
     }
 
     fn decode(&mut self, open: &mut OpenSentence, tokens: &[u32]) -> Result<Vec<f32>> {

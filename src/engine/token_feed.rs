@@ -169,7 +169,9 @@ impl Runner {
             self.note(|times| times.prefill += started.elapsed());
             self.steps(&mut decoding)?;
             for logits in decoding.logits() {
-                job.trace.step("t3_logits", logits)?;
+                // One row without guidance, two with it.
+                let logits = if logits.dims()[0] == 1 { logits.squeeze(0)? } else { logits.clone() };
+                job.trace.step("t3_logits", &logits)?;
             }
             drop(decoding);
             for &code in &job.tail {

@@ -35,6 +35,7 @@ fn voice() -> S3GenReference {
 }
 
 /// Recorded flow noise, `(frames, 80)`; the rest is not asked for.
+#[derive(Debug)]
 struct Replay(Vec<f32>);
 
 impl Replay {

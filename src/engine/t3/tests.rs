@@ -328,6 +328,7 @@ fn a_seed_means_the_same_tokens_and_another_seed_others() {
 }
 
 /// Draws the candidate with the highest id.
+#[derive(Debug)]
 struct Highest;
 
 impl NoiseSource for Highest {

@@ -15,6 +15,7 @@ fn tiny() -> Hift {
 }
 
 /// Recorded draws of the reference.
+#[derive(Debug)]
 struct Recorded {
     phases: Vec<f32>,
     /// `(harmonics, samples)`.
