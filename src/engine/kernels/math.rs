@@ -2,23 +2,22 @@
 
 use super::simd::Simd;
 
-/// `eˣ` to 2⁻²²; 0 below -87.3, where the result would be subnormal, and e⁸⁸ above 88.
+/// `eˣ` to 2⁻²²; 0 below -87.3, where the result would be subnormal, and infinite above 88.
 #[inline(always)]
 pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     const LOWEST: f32 = -87.3;
-    let clamped = s.max(s.splat(LOWEST), s.min(s.splat(88.0), x));
+    const HIGHEST: f32 = 88.0;
+    let clamped = s.max(s.splat(LOWEST), s.min(s.splat(HIGHEST), x));
     // x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 in two parts, so that r is exact.
     let n = s.round(s.mul(clamped, s.splat(std::f32::consts::LOG2_E)));
     let r = s.fma(n, s.splat(-0.693_359_4), clamped);
     let r = s.fma(n, s.splat(2.121_944_4e-4), r);
     // Cephes expf: e^r = 1 + r + r² p(r).
-    let p = polynomial(
-        s,
-        r,
-        [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_2e-1],
-    );
+    let p =
+        polynomial(s, r, [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.500_000_06]);
     let e = s.add(s.fma(s.mul(r, r), p, r), s.splat(1.0));
     let y = s.scale_by_power(e, n);
+    let y = s.select_less(s.splat(HIGHEST), x, s.splat(f32::INFINITY), y);
     s.select_less(x, s.splat(LOWEST), s.splat(0.0), y)
 }
 
@@ -43,12 +42,27 @@ pub(crate) fn erf<S: Simd>(s: S, x: S::V) -> S::V {
             -2.101_024e-6,
             -5.692_506_5e-5,
             -7.349_906_3e-4,
-            -2.954_599_8e-3,
+            -2.954_6e-3,
             -1.609_603_3e-2,
         ],
     );
     let below = polynomial(s, x2, [-1.456_607_2e-5, -2.133_740_6e-4, -1.682_827e-3, -7.373_329_2e-3, -1.426_473_9e-2]);
     s.div(s.mul(x, above), below)
+}
+
+/// `sin²(x)` for `|x|` up to some ten thousand: x is brought into `[-π/2, π/2]`, where the Taylor polynomial of degree
+/// 11 is off by less than 6e-8.
+#[inline(always)]
+pub(crate) fn sin_squared<S: Simd>(s: S, x: S::V) -> S::V {
+    // π in three parts: the product of the first two with a small whole number is exact.
+    let n = s.round(s.mul(x, s.splat(std::f32::consts::FRAC_1_PI)));
+    let r = s.fma(n, s.splat(-3.140_625), x);
+    let r = s.fma(n, s.splat(-9.675_026e-4), r);
+    let r = s.fma(n, s.splat(-1.509_958e-7), r);
+    let q = s.mul(r, r);
+    const C: [f32; 5] = [-1.0 / 39_916_800.0, 1.0 / 362_880.0, -1.0 / 5_040.0, 1.0 / 120.0, -1.0 / 6.0];
+    let sine = s.fma(s.mul(r, q), polynomial(s, q, C), r);
+    s.mul(sine, sine)
 }
 
 /// Horner's rule, the highest power first.

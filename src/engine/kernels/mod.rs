@@ -7,6 +7,8 @@ pub(crate) mod gemm;
 pub(crate) mod gemv;
 pub(crate) mod lstm;
 pub(crate) mod math;
+pub(crate) mod norm;
+pub(crate) mod pointwise;
 pub(crate) mod simd;
 #[cfg(test)]
 pub(crate) mod testing;

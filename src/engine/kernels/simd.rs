@@ -4,6 +4,8 @@
 //! run time. Work for other threads must dispatch inside of each task, since a closure is compiled without the
 //! features of the function that makes it.
 
+use std::mem::MaybeUninit;
+
 /// A vector unit. A value of an implementing type says that the processor has it.
 pub(crate) trait Simd: Copy {
     /// [`Self::LANES`] values.
@@ -51,20 +53,38 @@ pub(crate) trait Simd: Copy {
         unsafe { self.store_ptr(xs.as_mut_ptr(), v) }
     }
 
-    /// The values of a short slice and `fill` behind them.
+    /// The first values of `xs`, and `fill` behind them if it is too short for a vector.
     #[inline(always)]
     fn load_part(self, xs: &[f32], fill: f32) -> Self::V {
+        if xs.len() >= Self::LANES {
+            return self.load(xs);
+        }
         let mut lanes = [fill; MAX_LANES];
         lanes[..xs.len()].copy_from_slice(xs);
         self.load(&lanes)
     }
 
-    /// As many values as a short slice takes.
+    /// As many values as `xs` has room for.
     #[inline(always)]
     fn store_part(self, xs: &mut [f32], v: Self::V) {
-        let lanes = self.lanes(v);
-        let n = xs.len();
-        xs.copy_from_slice(&lanes[..n]);
+        if xs.len() >= Self::LANES {
+            return self.store(xs, v);
+        }
+        for (to, from) in xs.iter_mut().zip(self.lanes(v)) {
+            *to = from;
+        }
+    }
+
+    /// [`Self::store_part`] to where nothing was before.
+    #[inline(always)]
+    fn fill_part(self, xs: &mut [MaybeUninit<f32>], v: Self::V) {
+        if xs.len() >= Self::LANES {
+            // SAFETY: the slice is long enough.
+            return unsafe { self.store_ptr(xs.as_mut_ptr().cast(), v) };
+        }
+        for (to, from) in xs.iter_mut().zip(self.lanes(v)) {
+            to.write(from);
+        }
     }
 
     /// The values; those behind [`Self::LANES`] are 0.
@@ -311,18 +331,6 @@ mod x86 {
         fn largest(self, v: __m512) -> f32 {
             // SAFETY: a value of this type exists only where the processor has these features.
             unsafe { _mm512_reduce_max_ps(v) }
-        }
-        #[inline(always)]
-        fn load_part(self, xs: &[f32], fill: f32) -> __m512 {
-            let mask = ((1u32 << xs.len().min(16)) - 1) as u16;
-            // SAFETY: as above, and lanes beyond the slice are not read.
-            unsafe { _mm512_mask_loadu_ps(_mm512_set1_ps(fill), mask, xs.as_ptr()) }
-        }
-        #[inline(always)]
-        fn store_part(self, xs: &mut [f32], v: __m512) {
-            let mask = ((1u32 << xs.len().min(16)) - 1) as u16;
-            // SAFETY: as above, and lanes beyond the slice are not written.
-            unsafe { _mm512_mask_storeu_ps(xs.as_mut_ptr(), mask, v) }
         }
     }
 

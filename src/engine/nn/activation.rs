@@ -3,16 +3,44 @@
 use candle_core::{Device, Tensor};
 
 use crate::error::{Error, Result};
-use crate::kernels::trig::snake;
+use crate::kernels::pointwise::{self, Elu, Gelu, GeluTanh, LeakyRelu, Mish, Silu, SiluTimes, Unary};
 use crate::kernels::view::{from_f32, with_f32};
 use crate::weights::Weights;
+
+/// A vectorised function on the CPU, the device's own operations elsewhere.
+fn map(xs: &Tensor, op: impl Unary, other: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>) -> Result<Tensor> {
+    if !matches!(xs.device(), Device::Cpu) {
+        return Ok(other(xs)?);
+    }
+    from_f32(with_f32(xs, |x| Ok(pointwise::map(op, x)))?, xs.dims())
+}
 
 /// `x · sigmoid(x)`.
 ///
 /// # Errors
 /// If the device fails.
 pub fn silu(xs: &Tensor) -> Result<Tensor> {
-    Ok(xs.silu()?)
+    map(xs, Silu, Tensor::silu)
+}
+
+/// `silu(gate) · up` of rows that hold `gate` and `up` side by side: `(.., 2C) -> (.., C)`.
+///
+/// # Errors
+/// If a row cannot be halved.
+pub fn silu_gate(gate_up: &Tensor) -> Result<Tensor> {
+    let mut dims = gate_up.dims().to_vec();
+    let half = match dims.last_mut() {
+        Some(last) if *last > 0 && last.is_multiple_of(2) => {
+            *last /= 2;
+            *last
+        }
+        _ => return Err(Error::internal(format!("gate and up were given as {dims:?}"))),
+    };
+    if !matches!(gate_up.device(), Device::Cpu) {
+        let last = dims.len() - 1;
+        return Ok((gate_up.narrow(last, 0, half)?.silu()? * gate_up.narrow(last, half, half)?)?);
+    }
+    from_f32(with_f32(gate_up, |x| Ok(pointwise::zip_halves(SiluTimes, x, half)))?, dims)
 }
 
 /// `x · Φ(x)` with the exact error function.
@@ -20,7 +48,7 @@ pub fn silu(xs: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// If the device fails.
 pub fn gelu(xs: &Tensor) -> Result<Tensor> {
-    Ok(xs.gelu_erf()?)
+    map(xs, Gelu, Tensor::gelu_erf)
 }
 
 /// The tanh approximation GPT-2 was trained with (`gelu_new`).
@@ -28,7 +56,7 @@ pub fn gelu(xs: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// If the device fails.
 pub fn gelu_tanh(xs: &Tensor) -> Result<Tensor> {
-    Ok(xs.gelu()?)
+    map(xs, GeluTanh, Tensor::gelu)
 }
 
 /// `max(x, slope · x)`.
@@ -36,7 +64,7 @@ pub fn gelu_tanh(xs: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// If the device fails.
 pub fn leaky_relu(xs: &Tensor, slope: f64) -> Result<Tensor> {
-    Ok(xs.maximum(&(xs * slope)?)?)
+    map(xs, LeakyRelu(slope as f32), |xs| xs.maximum(&(xs * slope)?))
 }
 
 /// `x` if positive, else `exp(x) - 1`.
@@ -44,18 +72,31 @@ pub fn leaky_relu(xs: &Tensor, slope: f64) -> Result<Tensor> {
 /// # Errors
 /// If the device fails.
 pub fn elu(xs: &Tensor) -> Result<Tensor> {
-    Ok(xs.elu(1.0)?)
+    map(xs, Elu, |xs| xs.elu(1.0))
 }
 
-/// `x · tanh(ln(1 + eˣ))`, computed as `x · (n² + 2n) / (n² + 2n + 2)` with `n = eˣ`, which needs one exponential.
+/// `x · tanh(ln(1 + eˣ))`.
 ///
 /// # Errors
 /// If the device fails.
 pub fn mish(xs: &Tensor) -> Result<Tensor> {
-    // Above 20 the fraction is 1 to f32 precision, and the clamp keeps n² finite.
-    let n = xs.clamp(f32::NEG_INFINITY, 20f32)?.exp()?;
-    let p = (&n * (&n + 2.0)?)?;
-    Ok((xs * (&p / (&p + 2.0)?)?)?)
+    map(xs, Mish, |xs| {
+        let n = xs.clamp(f32::NEG_INFINITY, 20f32)?.exp()?;
+        let p = (&n * (&n + 2.0)?)?;
+        xs * (&p / (&p + 2.0)?)?
+    })
+}
+
+/// `a + b`, equal in shape: a residual connection.
+///
+/// # Errors
+/// If the shapes differ.
+pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if !matches!(a.device(), Device::Cpu) || a.dims() != b.dims() {
+        return Ok((a + b)?);
+    }
+    let sum = with_f32(a, |a| with_f32(b, |b| Ok(pointwise::zip(pointwise::Add, a, b))))?;
+    from_f32(sum, a.dims())
 }
 
 /// Snake, `x + sin²(αx) / α` with one trained `α` per channel (Ziyin, Hartwig and Ueda, "Neural networks fail to learn
@@ -96,8 +137,34 @@ impl Snake {
         if xs.dims().last() != self.alpha.dims().first() {
             return Err(Error::internal(format!("snake of {:?} was given {:?}", self.alpha.dims(), xs.dims())));
         }
-        let mut out = with_f32(xs, |x| Ok(x.to_vec()))?;
-        snake(&mut out, &self.pattern.0, &self.pattern.1);
-        from_f32(out, xs.dims())
+        from_f32(with_f32(xs, |x| Ok(pointwise::snake(x, &self.pattern.0, &self.pattern.1)))?, xs.dims())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn kernels_agree_with_the_operations_of_a_device() {
+        let wide = Tensor::randn(0f32, 1.5f32, (2, 37, 90), &Device::Cpu).unwrap();
+        // A part of each row: strided.
+        let xs = wide.narrow(2, 5, 66).unwrap();
+        let near = |found: Tensor, expected: Tensor| {
+            assert_eq!(found.dims(), expected.dims());
+            let error = (found - expected).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
+            assert!(error < 4e-6, "{error}");
+        };
+        near(silu(&xs).unwrap(), xs.silu().unwrap());
+        near(gelu(&xs).unwrap(), xs.gelu_erf().unwrap());
+        near(gelu_tanh(&xs).unwrap(), xs.gelu().unwrap());
+        near(leaky_relu(&xs, 0.1).unwrap(), xs.maximum(&(&xs * 0.1).unwrap()).unwrap());
+        near(elu(&xs).unwrap(), xs.elu(1.0).unwrap());
+        let (gate, up) = (xs.narrow(2, 0, 33).unwrap(), xs.narrow(2, 33, 33).unwrap());
+        near(silu_gate(&xs).unwrap(), (gate.silu().unwrap() * up).unwrap());
+        near(add(&xs, &xs).unwrap(), (&xs * 2.0).unwrap());
+        assert!(silu_gate(&gate).is_err(), "33 cannot be halved");
     }
 }

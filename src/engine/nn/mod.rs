@@ -13,7 +13,7 @@ mod lstm;
 mod norm;
 mod rope;
 
-pub use activation::{Snake, elu, gelu, gelu_tanh, leaky_relu, mish, silu};
+pub use activation::{Snake, add, elu, gelu, gelu_tanh, leaky_relu, mish, silu, silu_gate};
 pub use attention::{KvCache, Mask, attend, attend_relative};
 pub use conv::{Conv1d, ConvConfig, ConvTranspose1d};
 pub use conv2d::Conv2d;

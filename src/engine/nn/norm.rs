@@ -2,7 +2,8 @@
 
 use candle_core::{Device, Tensor};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::kernels::norm;
 use crate::kernels::view::{from_f32, with_f32};
 use crate::weights::Weights;
 
@@ -28,7 +29,14 @@ impl LayerNorm {
     /// # Errors
     /// If C differs.
     pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        Ok(candle_nn::ops::layer_norm(&xs.contiguous()?, &self.weight, &self.bias, self.eps)?)
+        if !matches!(xs.device(), Device::Cpu) {
+            return Ok(candle_nn::ops::layer_norm(&xs.contiguous()?, &self.weight, &self.bias, self.eps)?);
+        }
+        check_width(xs, &self.weight)?;
+        let out = with_f32(xs, |x| {
+            with_f32(&self.weight, |w| with_f32(&self.bias, |b| Ok(norm::layer_norm(x, w, b, self.eps))))
+        })?;
+        from_f32(out, xs.dims())
     }
 }
 
@@ -53,7 +61,12 @@ impl RmsNorm {
     /// # Errors
     /// If C differs.
     pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        Ok(candle_nn::ops::rms_norm(&xs.contiguous()?, &self.weight, self.eps)?)
+        if !matches!(xs.device(), Device::Cpu) {
+            return Ok(candle_nn::ops::rms_norm(&xs.contiguous()?, &self.weight, self.eps)?);
+        }
+        check_width(xs, &self.weight)?;
+        let out = with_f32(xs, |x| with_f32(&self.weight, |w| Ok(norm::rms_norm(x, w, self.eps))))?;
+        from_f32(out, xs.dims())
     }
 }
 
@@ -98,16 +111,8 @@ impl BatchNorm {
         if !matches!(xs.device(), Device::Cpu) || xs.dims().last() != self.scale.dims().first() {
             return Ok(self.forward(xs)?.relu()?);
         }
-        let mut out = Vec::with_capacity(xs.elem_count());
-        with_f32(xs, |x| {
-            with_f32(&self.scale, |scale| {
-                with_f32(&self.shift, |shift| {
-                    for row in x.chunks_exact(scale.len()) {
-                        out.extend(row.iter().zip(scale).zip(shift).map(|((x, a), b)| (x * a + b).max(0.0)));
-                    }
-                    Ok(())
-                })
-            })
+        let out = with_f32(xs, |x| {
+            with_f32(&self.scale, |scale| with_f32(&self.shift, |shift| Ok(norm::affine_relu(x, scale, shift))))
         })?;
         from_f32(out, xs.dims())
     }
@@ -116,4 +121,11 @@ impl BatchNorm {
     pub fn scale_shift(&self) -> (&Tensor, &Tensor) {
         (&self.scale, &self.shift)
     }
+}
+
+fn check_width(xs: &Tensor, weight: &Tensor) -> Result<()> {
+    if xs.dims().last() == weight.dims().first() {
+        return Ok(());
+    }
+    Err(Error::internal(format!("a norm of {:?} channels was given {:?}", weight.dims(), xs.dims())))
 }

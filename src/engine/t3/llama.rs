@@ -10,7 +10,7 @@ use candle_core::Tensor;
 use super::alignment::AttentionProbe;
 use super::config::T3Config;
 use crate::error::Result;
-use crate::nn::{KvCache, Linear, RmsNorm, Rope, silu};
+use crate::nn::{KvCache, Linear, RmsNorm, Rope, silu_gate};
 use crate::weights::Weights;
 
 const RMS_EPS: f32 = 1e-5;
@@ -141,7 +141,6 @@ impl Attention {
 pub(super) struct Mlp {
     gate_up_proj: Linear,
     down_proj: Linear,
-    mlp_dim: usize,
 }
 
 impl Mlp {
@@ -150,16 +149,11 @@ impl Mlp {
         Ok(Self {
             gate_up_proj: Linear::fuse(&[&part("gate_proj")?, &part("up_proj")?])?,
             down_proj: Linear::load_no_bias(&w.pp("down_proj"), config.mlp_dim, config.dim)?,
-            mlp_dim: config.mlp_dim,
         })
     }
 
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let gate_up = self.gate_up_proj.forward(xs)?;
-        let last = gate_up.rank() - 1;
-        let gate = gate_up.narrow(last, 0, self.mlp_dim)?;
-        let up = gate_up.narrow(last, self.mlp_dim, self.mlp_dim)?;
-        self.down_proj.forward(&(silu(&gate)? * up)?)
+        self.down_proj.forward(&silu_gate(&self.gate_up_proj.forward(xs)?)?)
     }
 }
 

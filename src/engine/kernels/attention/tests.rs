@@ -1,0 +1,155 @@
+use super::*;
+use crate::kernels::simd::{Unit, dispatch_on};
+use crate::kernels::testing::pseudo;
+
+struct Case {
+    shape: Shape,
+    queries: usize,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    bias: Vec<f32>,
+    q_relative: Vec<f32>,
+    p: Vec<f32>,
+}
+
+impl Case {
+    fn new(batch: usize, queries: usize, keys: usize, heads: usize, dim: usize) -> Self {
+        let shape = Shape { batch, heads, dim, capacity: keys };
+        let row = heads * dim;
+        Self {
+            shape,
+            queries,
+            q: pseudo(batch * queries * row, 1),
+            k: pseudo(batch * keys * row, 2),
+            v: pseudo(batch * keys * row, 3),
+            bias: pseudo(heads * queries * keys, 4),
+            q_relative: pseudo(batch * queries * row, 5),
+            p: pseudo((queries + keys - 1) * row, 6),
+        }
+    }
+
+    fn rows<'a>(&self, data: &'a [f32], per_batch: usize) -> HeadRows<'a> {
+        let Shape { heads, dim, .. } = self.shape;
+        HeadRows { data, batch: per_batch * heads * dim, row: heads * dim, head: dim }
+    }
+
+    fn on(&self, unit: Unit, kind: usize, sees: &(dyn Fn(usize) -> Range<usize> + Sync)) -> Vec<f32> {
+        let Shape { batch, heads, dim, capacity: keys } = self.shape;
+        let (mut k, mut v) = (Keys::new(self.shape), Values::new(self.shape));
+        // In two parts, as a cache is filled.
+        let first = keys / 3;
+        let later = |data| HeadRows { data, ..self.rows(&self.k, keys) };
+        k.write(0, first, self.rows(&self.k, keys));
+        k.write(first, keys - first, later(&self.k[first * heads * dim..]));
+        v.write(0, first, self.rows(&self.v, keys));
+        v.write(first, keys - first, later(&self.v[first * heads * dim..]));
+        let rows = self.queries + keys - 1;
+        let mut p = Keys::new(Shape { batch: 1, capacity: rows, ..self.shape });
+        p.write(0, rows, self.rows(&self.p, rows));
+        let extra = match kind {
+            0 => Extra::None,
+            1 => Extra::Bias(&self.bias),
+            _ => Extra::Relative(self.rows(&self.q_relative, self.queries), &p),
+        };
+        let (q, queries) = (self.rows(&self.q, self.queries), self.queries);
+        let call = Attention { q, queries, k: &k, v: &v, keys, scale: 0.3, sees, extra };
+        let mut out = vec![f32::NAN; batch * queries * heads * dim];
+        let output = Output(out.as_mut_ptr());
+        for b in 0..batch {
+            for head in 0..heads {
+                for first in (0..queries).step_by(TILE) {
+                    let rows = TILE.min(queries - first);
+                    dispatch_on(unit, Tile { call: &call, batch: b, head, first, rows, out: &output });
+                }
+            }
+        }
+        let mut whole = vec![f32::NAN; out.len()];
+        call.run(&mut whole);
+        if unit == Unit::available().next().unwrap_or(Unit::Plain) {
+            assert_eq!(out, whole);
+        }
+        out
+    }
+
+    fn expected(&self, kind: usize, sees: &dyn Fn(usize) -> Range<usize>) -> Vec<f64> {
+        let Shape { batch, heads, dim, capacity: keys } = self.shape;
+        let mut out = Vec::new();
+        for (b, i, h) in
+            (0..batch * self.queries * heads).map(|n| (n / heads / self.queries, n / heads % self.queries, n % heads))
+        {
+            let dot = |q: &[f32], q_row: usize, k: &[f32], k_row: usize| -> f64 {
+                let at = |row: usize, d: usize| (row * heads + h) * dim + d;
+                (0..dim).map(|d| f64::from(q[at(q_row, d)]) * f64::from(k[at(k_row, d)])).sum()
+            };
+            let query = b * self.queries + i;
+            let weights: Vec<f64> = sees(i)
+                .map(|j| {
+                    let score = dot(&self.q, query, &self.k, b * keys + j);
+                    let relative = dot(&self.q_relative, query, &self.p, self.queries - 1 - i + j);
+                    let bias = f64::from(self.bias[(h * self.queries + i) * keys + j]);
+                    match kind {
+                        0 => 0.3 * score,
+                        1 => 0.3 * score + bias,
+                        _ => 0.3 * (score + relative),
+                    }
+                    .exp()
+                })
+                .collect();
+            let sum: f64 = weights.iter().sum();
+            for d in 0..dim {
+                let value = |j: usize| f64::from(self.v[((b * keys + j) * heads + h) * dim + d]);
+                let total: f64 = weights.iter().zip(sees(i)).map(|(w, j)| w * value(j)).sum();
+                out.push(if sum > 0.0 { total / sum } else { 0.0 });
+            }
+        }
+        out
+    }
+}
+
+type Sees = Box<dyn Fn(usize) -> Range<usize> + Sync>;
+
+#[test]
+fn equals_the_definition_for_odd_sizes_on_every_unit() {
+    for (batch, queries, keys, heads, dim) in [
+        (1, 1, 1, 1, 1),
+        (2, 1, 37, 3, 8),
+        (1, 7, 7, 2, 20),
+        (2, 13, 530, 2, 64),
+        (1, 31, 270, 1, 48),
+        (1, 6, 64, 2, 80),
+    ] {
+        let case = Case::new(batch, queries, keys, heads, dim);
+        let masks: [(&str, Sees); 3] = [
+            ("full", Box::new(move |_| 0..keys)),
+            ("causal", Box::new(move |i| 0..keys - queries.min(keys) + i.min(keys - 1) + 1)),
+            ("ranges", Box::new(move |i| (i * 19 % keys)..(i * 19 % keys + i * 41).min(keys))),
+        ];
+        for kind in 0..3 {
+            for (mask, sees) in &masks {
+                let expected = case.expected(kind, &|i| {
+                    let range = sees(i);
+                    range.start.min(keys)..range.end.min(keys)
+                });
+                for unit in Unit::available() {
+                    for (found, expected) in case.on(unit, kind, sees).iter().zip(&expected) {
+                        assert!(
+                            (f64::from(*found) - expected).abs() < 2e-6,
+                            "{unit:?} {mask} kind {kind} {:?} {queries}: {found} {expected}",
+                            case.shape
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_key_comes_back_as_it_went_in() {
+    let case = Case::new(2, 1, 19, 3, 5);
+    let mut keys = Keys::new(case.shape);
+    keys.write(0, 19, case.rows(&case.k, 19));
+    let found: Vec<f32> = keys.key(1, 17, 2).collect();
+    assert_eq!(found, case.k[((19 + 17) * 3 + 2) * 5..][..5]);
+}
