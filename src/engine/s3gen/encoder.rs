@@ -54,15 +54,17 @@ impl UpsampleConformerEncoder {
         let xs = self.embed.forward(xs)?;
         let mut xs = self.pre_lookahead.forward(&xs, carry)?;
         let place = carry.place();
+        let mut distances = Distances::default();
         for layer in &self.encoders {
-            xs = layer.forward(&xs, &place, carry)?;
+            xs = layer.forward(&xs, &place, &mut distances, carry)?;
         }
         carry.upsample(FRAMES_PER_TOKEN);
         let xs = carry.conv(&self.up_conv, &upsample(&xs)?)?;
         let mut xs = self.up_embed.forward(&xs)?;
         let place = carry.place();
+        let mut distances = Distances::default();
         for layer in &self.up_encoders {
-            xs = layer.forward(&xs, &place, carry)?;
+            xs = layer.forward(&xs, &place, &mut distances, carry)?;
         }
         self.after_norm.forward(&xs)
     }
@@ -156,8 +158,9 @@ impl ConformerLayer {
         })
     }
 
-    fn forward(&self, xs: &Tensor, place: &Place, carry: &mut Carry) -> Result<Tensor> {
-        let xs = (xs + self.self_attn.forward(&self.norm_mha.forward(xs)?, place, carry)?)?;
+    fn forward(&self, xs: &Tensor, place: &Place, distances: &mut Distances, carry: &mut Carry) -> Result<Tensor> {
+        let seen = self.self_attn.forward(&self.norm_mha.forward(xs)?, place, distances, carry)?;
+        let xs = (xs + seen)?;
         let hidden = silu(&self.w_1.forward(&self.norm_ff.forward(&xs)?)?)?;
         Ok((&xs + self.w_2.forward(&hidden)?)?)
     }
@@ -193,7 +196,7 @@ impl RelativeAttention {
     }
 
     /// `xs: (1, T, C) -> (1, T, C)`.
-    fn forward(&self, xs: &Tensor, place: &Place, carry: &mut Carry) -> Result<Tensor> {
+    fn forward(&self, xs: &Tensor, place: &Place, distances: &mut Distances, carry: &mut Carry) -> Result<Tensor> {
         let (b, t, dim) = xs.dims3()?;
         let qkv = self.qkv.forward(xs)?.reshape((b, t, 3, self.heads, self.head_dim))?;
         let part = |i: usize| qkv.narrow(2, i, 1)?.squeeze(2);
@@ -202,7 +205,7 @@ impl RelativeAttention {
         let keys = k.dims4()?.1;
         let scale = 1.0 / (self.head_dim as f64).sqrt();
         // The last key stands beside the last query, so distances run from keys - 1 down to 1 - queries.
-        let table = distance_table(keys as isize - 1, t + keys - 1, dim, xs.device())?;
+        let table = distances.table(keys as isize - 1, t + keys - 1, dim, xs.device())?;
         let p = self.linear_pos.forward(&table)?.reshape((1, t + keys - 1, self.heads, self.head_dim))?;
         let (q_u, q_v) = (q.broadcast_add(&self.pos_bias_u)?, q.broadcast_add(&self.pos_bias_v)?);
         let out = attend_relative((&q_u, &q_v), &k, &v, &p, scale, &place.mask(t, keys))?;
@@ -210,7 +213,25 @@ impl RelativeAttention {
     }
 }
 
-/// Sinusoids of the distances `furthest, furthest - 1, ..`: `(1, rows, dim)`, sine and cosine interleaved.
+/// Sinusoids of distances, made for the first layer of a pass and the same for all others.
+#[derive(Debug, Default)]
+struct Distances {
+    table: Option<(isize, Tensor)>,
+}
+
+impl Distances {
+    /// Those of `furthest, furthest - 1, ..`: `(1, rows, dim)`, sine and cosine interleaved.
+    fn table(&mut self, furthest: isize, rows: usize, dim: usize, device: &Device) -> Result<Tensor> {
+        match &self.table {
+            Some((held, table)) if *held == furthest && table.dims() == [1, rows, dim] => Ok(table.clone()),
+            _ => {
+                let table = distance_table(furthest, rows, dim, device)?;
+                Ok(self.table.insert((furthest, table)).1.clone())
+            }
+        }
+    }
+}
+
 fn distance_table(furthest: isize, rows: usize, dim: usize, device: &Device) -> Result<Tensor> {
     let step = -(10000f32.ln() / dim as f32);
     let frequencies: Vec<f32> = (0..dim).step_by(2).map(|j| (j as f32 * step).exp()).collect();
