@@ -272,14 +272,10 @@ impl Synthesis {
     /// The current sentence in one go, as the reference does it.
     fn whole_sentence(&mut self, progress: &mut dyn FnMut(&Stats)) -> Result<Vec<f32>> {
         let mut tokens = Vec::new();
-        loop {
-            match self.next_fed(progress)? {
-                Fed::Token(token) => tokens.push(token),
-                Fed::SentenceEnd => break,
-            }
+        while let Fed::Token(token) = self.next_fed(progress)? {
+            tokens.push(token);
         }
-        let wav = if tokens.is_empty() { Vec::new() } else { self.decode_whole(&tokens)? };
-        let mut wav = wav;
+        let mut wav = if tokens.is_empty() { Vec::new() } else { self.decode_whole(&tokens)? };
         self.cut_tail(&mut wav, tokens.len());
         if self.sentences.len() > 1 {
             self.add_pause(&mut wav);

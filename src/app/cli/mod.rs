@@ -12,6 +12,7 @@ use myna_engine::{Error, Variant};
 mod bench;
 mod convert;
 mod inspect;
+mod play;
 mod report;
 mod say;
 mod voice;

@@ -15,6 +15,7 @@ use myna_engine::trace::Trace;
 use myna_engine::{Error, Voice};
 
 use super::ModelArgs;
+use super::play::Speaker;
 use super::report::{Report, print_json, print_line};
 use crate::audio_file::decode;
 use crate::export::{Format, Provenance, save};
@@ -44,6 +45,9 @@ pub struct SayArgs {
     /// Make the sound in small chunks, as the window does, instead of sentence by sentence.
     #[arg(long)]
     stream: bool,
+    /// Play the sound while it is made (in chunks, as with `--stream`).
+    #[arg(long)]
+    play: bool,
     /// Print one JSON object with all figures.
     #[arg(long)]
     json: bool,
@@ -165,6 +169,9 @@ impl VoiceChoice {
     }
 }
 
+/// How fast people read aloud.
+const CHARS_PER_SEC: f32 = 15.0;
+
 /// The sample voice for a model that has none of its own.
 const DEFAULT_VOICE: &str = "Walter";
 
@@ -256,22 +263,29 @@ pub fn run(args: &SayArgs) -> anyhow::Result<()> {
         text,
         voice: voice.clone(),
         settings: settings.clone(),
-        delivery: if args.stream { Delivery::Streamed } else { Delivery::OneShot },
+        delivery: if args.stream || args.play { Delivery::Streamed } else { Delivery::OneShot },
         cancel: CancelToken::default(),
         noise: args.replay.noise(settings.seed)?,
         trace,
         force_tokens,
     };
+    let expected_secs = request.text.chars().count() as f32 / CHARS_PER_SEC;
+    let speaker = if args.play { Some(Speaker::open(expected_secs)?) } else { None };
     let mut synthesis = Synthesis::start(&model, request)?;
     let mut samples = Vec::new();
     while let Some(chunk) = synthesis.next_chunk(&mut |_| ())? {
         samples.extend_from_slice(&chunk.samples);
+        if let Some(speaker) = &speaker {
+            speaker.push(&chunk);
+        }
     }
+    let stats = synthesis.stats();
     if samples.is_empty() {
         return Err(Error::input("the model said nothing; try another seed or a longer text").into());
     }
     save(&args.out, &samples, SAMPLE_RATE_HZ, format, &provenance(&model, &voice, &settings))?;
-    let report = Report::new(model.info(), &synthesis.stats(), voice_ms, settings.seed, 0);
+    let underruns = speaker.map_or(0, |speaker| speaker.finish(stats.audio_secs));
+    let report = Report::new(model.info(), &stats, voice_ms, settings.seed, underruns);
     if args.json { print_json(&report) } else { print_line(&format!("{}: {}", args.out.display(), report.line())) }
 }
 

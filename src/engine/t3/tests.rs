@@ -454,7 +454,8 @@ fn the_embedded_model_speaks_with_the_same_code() {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/embedded"));
     let t3 = load_from(folder, "t3_cfg.safetensors");
     let prompt_tokens = (0..150).map(|i| i * 41 % SPEECH_CODES).collect();
-    let speaker_emb = vec![1.0 / 160f32.sqrt(); 160];
+    let speaker = t3.config().speaker_dim;
+    let speaker_emb = vec![1.0 / (speaker as f32).sqrt(); speaker];
     let cond = T3Conditioning { speaker_emb, prompt_tokens, prompt_emb: None, exaggeration: 0.5 };
     let text: Vec<u32> = (20..50).collect();
     let mut state = t3.new_state(true, t3.positions_needed(&cond, text.len(), 8)).unwrap();
