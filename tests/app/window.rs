@@ -382,8 +382,10 @@ fn the_clip_can_be_heard_and_the_speech_is_there_again_afterwards() {
     stage.spoken("Words", 2.0);
     click(&mut stage, "Hear the clip");
     let on_clip = |app: &myna::app::App| matches!(app.state().on_deck, OnDeck::Clip(_));
-    stage.until("the clip", |app| on_clip(app) && app.state().player.state == PlayState::Playing);
-    assert!(stage.window.state().state().player.buffer_secs > 6.0);
+    stage.until("the clip", |app| {
+        let player = &app.state().player;
+        on_clip(app) && player.state == PlayState::Playing && player.buffer_secs > 6.0
+    });
     click(&mut stage, "Stop the clip");
     assert_eq!(stage.window.state().state().on_deck, OnDeck::Speech);
     stage.until("the speech", |app| (app.state().player.buffer_secs - 2.0).abs() < 0.01);

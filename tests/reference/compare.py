@@ -19,7 +19,8 @@ import torch
 from safetensors.torch import load_file
 
 # In the order of the pipeline. F0 rounding is integrated into phase, hence the wider bounds from `source` on.
-TOLERANCE = dict(text_tokens=0, speaker_emb=1e-3, cond_prompt_tokens=0, prompt_token=0, prompt_feat=1e-4, x_vector=1e-3,
+# One code in 200 may fall the other way on a rounding border.
+TOLERANCE = dict(text_tokens=0, speaker_emb=1e-4, cond_prompt_tokens=5e-3, prompt_token=5e-3, prompt_feat=1e-4, x_vector=1e-4,
                  t3_logits=1e-4, speech_tokens=0, mu=1e-4, mel=1e-3, f0=1e-3, source=1e-2, wav=2e-2, watermarked=2e-2)
 
 
