@@ -1,4 +1,4 @@
-//! PerTh: an inaudible mark in the magnitudes below 2 kHz that says "this was synthesised".
+//! PerTh: a mark in the magnitudes below 2 kHz that says "this was synthesised".
 //!
 //! `mag = (20 log10 |STFT| + 180) / 195; mag += residual(mag) where there is sound`, the phase kept. Resemble AI's
 //! implicit watermarker as the reference applies it to everything it makes (package `resemble-perth`, MIT).
