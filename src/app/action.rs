@@ -55,6 +55,8 @@ pub enum Action {
 
     /// Put a tag where the cursor is.
     InsertTag(String),
+    /// Take this text, to try a voice with.
+    TryText(&'static str),
     /// Other settings for the next utterance.
     Settings(SpeakSettings),
     /// The settings that the model was made for.
@@ -79,6 +81,8 @@ pub enum Action {
     Theme(ThemeChoice),
     /// Show or hide the settings.
     ShowSettings(bool),
+    /// Unfold or fold the settings of sampling.
+    ShowSampling(bool),
     /// Close the message at the top.
     Dismiss,
 }

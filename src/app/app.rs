@@ -1,6 +1,6 @@
 //! The application: [`App::logic`] takes in what happened, [`App::ui`] paints and carries out what was asked for.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,20 +12,21 @@ use eframe::egui::{
     ThemePreference, Ui, ViewportBuilder,
 };
 use myna_engine::Engine;
+use myna_engine::protocol::{ModelInfo, SpeakSettings};
 use myna_engine::voice::Voice;
 use tracing_subscriber::EnvFilter;
 
 use crate::action::Action;
 use crate::dialogs::{Dialogs, SystemDialogs};
 use crate::engine_link::EngineLink;
-use crate::export::Provenance;
+use crate::frame_times::{self, FrameTimes, variant_name};
 use crate::library::ClipId;
 use crate::panels;
 use crate::player::{Output, PlayState, Player, SystemOutput, Wake};
 use crate::recorder::{Microphone, Recorder, SystemMicrophone};
 use crate::settings_file::SettingsFile;
-use crate::state::{OnDeck, State, ThemeChoice};
-use crate::theme::{self, GAP, MARGIN};
+use crate::state::{Offers, OnDeck, State, ThemeChoice};
+use crate::theme::{self, MARGIN, SCROLL_MARGIN};
 
 mod act;
 mod inbox;
@@ -53,13 +54,19 @@ pub struct Parts {
     pub settings: Option<SettingsFile>,
     /// Folder in which recordings are kept, if any.
     pub recordings: Option<PathBuf>,
+    /// What the engine of this build can do.
+    pub offers: Offers,
+    /// When the program began.
+    pub started: Instant,
 }
 
 impl Parts {
     /// The real ones, around an engine.
-    pub fn of_system(engine: Engine) -> Self {
+    pub fn of_system(engine: Engine, started: Instant) -> Self {
         Self {
             engine,
+            offers: Offers::of_engine(),
+            started,
             output: Box::new(SystemOutput),
             microphone: Arc::new(Mutex::new(SystemMicrophone)),
             dialogs: Box::new(SystemDialogs),
@@ -84,6 +91,14 @@ struct VoiceKey {
     model: String,
 }
 
+/// Where a take comes from.
+#[derive(Debug, Clone)]
+struct TakeSource {
+    model: Arc<ModelInfo>,
+    voice: Arc<Voice>,
+    settings: SpeakSettings,
+}
+
 /// The application.
 pub struct App {
     state: State,
@@ -102,7 +117,9 @@ pub struct App {
     /// The voice being prepared.
     preparing: Option<VoiceKey>,
     /// Where the take comes from, for its file.
-    provenance: Option<Provenance>,
+    source: Option<TakeSource>,
+    /// The clip that is about to be listened to.
+    listening: Option<ClipId>,
     /// A wish to speak that waits for the voice, and when it was made.
     wish: Option<Instant>,
     themed: Option<ThemeChoice>,
@@ -159,7 +176,7 @@ impl App {
         let player = Player::new(parts.output, settings.output.clone(), settings.volume, wake)
             .context("no thread for the player")?;
         let mut app = Self {
-            state: State::default(),
+            state: State { offers: parts.offers, focus_editor: true, ..State::default() },
             link,
             player,
             recorder: None,
@@ -173,11 +190,12 @@ impl App {
             post,
             voices: HashMap::new(),
             preparing: None,
-            provenance: None,
+            source: None,
+            listening: None,
             wish: None,
             themed: None,
             drawing: Duration::ZERO,
-            frames: FrameTimes::default(),
+            frames: FrameTimes::since(parts.started),
         };
         app.restore(settings, remark);
         Ok(app)
@@ -203,18 +221,28 @@ impl App {
             self.state.recorder = recorder.status();
         }
         while let Ok(inbound) = self.inbox.try_recv() {
+            let name = match &inbound {
+                Inbound::Engine(event) => variant_name(event),
+                other => variant_name(other),
+            };
+            let begun = Instant::now();
             self.receive(inbound);
+            self.frames.call(&name, begun.elapsed());
         }
-        let files = ctx.input(|input| input.raw.dropped_files.iter().map(|f| f.path().to_owned()).collect::<Vec<_>>());
-        if !files.is_empty() {
-            self.act(Action::DropFiles(files), Instant::now());
-        }
-        self.state.dragging_files = ctx.input(|input| !input.raw.hovered_files.is_empty());
+        self.take_drops(ctx);
         self.remember(ctx);
         let moving = matches!(self.state.player.state, PlayState::Playing | PlayState::Buffering);
         if moving || self.state.job.is_busy() {
             ctx.request_repaint_after(FRAME.max(self.drawing * DRAWING_SHARE));
         }
+    }
+
+    fn take_drops(&mut self, ctx: &Context) {
+        let files = ctx.input(|input| input.raw.dropped_files.iter().map(|f| f.path().to_owned()).collect::<Vec<_>>());
+        if !files.is_empty() {
+            self.act(Action::DropFiles(files), Instant::now());
+        }
+        self.state.dragging_files = ctx.input(|input| !input.raw.hovered_files.is_empty());
     }
 
     fn look_at_player(&mut self) {
@@ -239,7 +267,9 @@ impl App {
         self.paint(ui, &mut actions);
         let asked = !actions.is_empty();
         for action in actions {
+            let (name, begun) = (variant_name(&action), Instant::now());
             self.act(action, pressed);
+            self.frames.call(&name, begun.elapsed());
         }
         if asked {
             ui.ctx().request_repaint();
@@ -250,29 +280,27 @@ impl App {
         let p = theme::palette(ui);
         let settings_shown = self.state.shows_settings(ui.available_width());
         let panel = Frame::new().fill(p.panel).inner_margin(Margin::same(MARGIN));
+        let side = panel.inner_margin(Margin { right: MARGIN - SCROLL_MARGIN, ..Margin::same(MARGIN) });
         let bar = Frame::new().fill(p.panel);
-        let state = &mut self.state;
+        let (state, frames) = (&mut self.state, &mut self.frames);
         Panel::top("top").exact_size(theme::TOP_BAR).frame(bar).show(ui, |ui| {
-            panels::top(ui, state, settings_shown, actions);
+            timed(frames, "top bar", || panels::top(ui, state, settings_shown, actions));
         });
-        Panel::bottom("deck").exact_size(theme::PLAYER_PANEL).frame(panel).show(ui, |ui| {
-            panels::deck(ui, state, actions);
+        Panel::bottom("deck").exact_size(theme::player_panel(ui.available_height())).frame(panel).show(ui, |ui| {
+            timed(frames, "deck", || panels::deck(ui, state, actions));
         });
-        Panel::left("voice").exact_size(theme::VOICE_PANEL).resizable(false).frame(panel).show(ui, |ui| {
-            panels::voice(ui, state, actions);
+        Panel::left("voice").exact_size(theme::VOICE_PANEL).resizable(false).frame(side).show(ui, |ui| {
+            timed(frames, "voice panel", || panels::voice(ui, state, actions));
         });
         if settings_shown {
-            Panel::right("settings").exact_size(theme::SETTINGS_PANEL).resizable(false).frame(panel).show(ui, |ui| {
-                panels::settings(ui, state, actions);
+            Panel::right("settings").exact_size(theme::SETTINGS_PANEL).resizable(false).frame(side).show(ui, |ui| {
+                timed(frames, "settings panel", || panels::settings(ui, state, actions));
             });
         }
         let ground = Frame::new().fill(p.ground).inner_margin(Margin::same(20));
         CentralPanel::no_frame().frame(ground).show(ui, |ui| {
             panels::notices(ui, state, actions);
-            if !state.notices.is_empty() {
-                ui.add_space(GAP);
-            }
-            panels::text(ui, state, actions);
+            timed(frames, "text panel", || panels::text(ui, state, actions));
         });
         if self.state.dragging_files {
             drop_sign(ui);
@@ -349,50 +377,32 @@ impl eframe::App for App {
             frame.info().cpu_usage.map_or(Duration::ZERO, |secs| Duration::from_secs_f32(secs.clamp(0.0, 0.1)));
         let begun = Instant::now();
         Self::logic(self, ctx);
-        self.frames.begin(begun.elapsed());
+        self.frames.work(begun.elapsed());
     }
 
     fn ui(&mut self, ui: &mut Ui, _frame: &mut eframe::Frame) {
         let begun = Instant::now();
         Self::ui(self, ui);
-        self.frames.end(begun.elapsed());
+        self.frames.work(begun.elapsed());
+        self.frames.end(self.drawing, self.state.job.is_busy());
     }
 
     fn on_exit(&mut self, _gl: Option<&eframe::glow::Context>) {
         self.link.cancel_speak();
-        let (count, half, most, worst) = self.frames.summary();
-        tracing::info!(count, p50_ms = half, p99_ms = most, max_ms = worst, "time of the window's thread per frame");
-    }
-}
-
-/// Time that the window's thread spent in each frame of the last minutes.
-#[derive(Debug, Default)]
-struct FrameTimes {
-    millis: VecDeque<f32>,
-    open: Duration,
-}
-
-impl FrameTimes {
-    const KEPT: usize = 20_000;
-
-    fn begin(&mut self, logic: Duration) {
-        self.open = logic;
-    }
-
-    fn end(&mut self, ui: Duration) {
-        if self.millis.len() == Self::KEPT {
-            self.millis.pop_front();
+        let summary = self.frames.summary();
+        tracing::info!(?summary, longest_call = ?self.frames.longest_call(), "time of the window's thread per frame");
+        let written = std::env::var_os(frame_times::FILE).map(|path| self.frames.write(path.as_ref()));
+        if let Some(Err(error)) = written {
+            tracing::error!(%error, "frame times could not be written");
         }
-        self.millis.push_back((self.open + ui).as_secs_f32() * 1e3);
     }
+}
 
-    /// Number of frames; median, 99th percentile and longest, in milliseconds.
-    fn summary(&self) -> (usize, f32, f32, f32) {
-        let mut sorted: Vec<f32> = self.millis.iter().copied().collect();
-        sorted.sort_by(f32::total_cmp);
-        let at = |share: f32| sorted.get((share * sorted.len().saturating_sub(1) as f32) as usize).copied();
-        (sorted.len(), at(0.5).unwrap_or(0.0), at(0.99).unwrap_or(0.0), at(1.0).unwrap_or(0.0))
-    }
+/// Paints a panel and notes how long that took.
+fn timed(frames: &mut FrameTimes, name: &str, paint: impl FnOnce()) {
+    let begun = Instant::now();
+    paint();
+    frames.call(name, begun.elapsed());
 }
 
 /// Says over everything that files can be let go here.
@@ -416,16 +426,17 @@ fn log_to_stderr() {
 /// # Errors
 /// If there is no display to open a window on.
 pub fn open() -> Result<()> {
+    let started = Instant::now();
     log_to_stderr();
-    run(Engine::spawn(|| ())?)
+    run(Engine::spawn(|| ())?, started)
 }
 
-/// Opens the window on an engine and stays until it is closed.
+/// Opens the window on an engine and stays until it is closed; `started` is when the program began.
 ///
 /// # Errors
 /// If there is no display to open a window on.
-pub fn run(engine: Engine) -> Result<()> {
-    let parts = Parts::of_system(engine);
+pub fn run(engine: Engine, started: Instant) -> Result<()> {
+    let parts = Parts::of_system(engine, started);
     let size = parts.settings.as_ref().map_or_else(Default::default, SettingsFile::peek).window;
     let viewport = ViewportBuilder::default()
         .with_title("Myna")

@@ -34,11 +34,13 @@ impl Dialogs for SystemDialogs {
     }
 
     fn save(&self, folder: Option<PathBuf>, name: String, reply: Reply) {
-        let mut dialog = rfd::FileDialog::new().set_title("Save speech").set_file_name(name);
-        if let Some(folder) = folder {
-            dialog = dialog.set_directory(folder);
-        }
-        ask(reply, move || dialog.save_file());
+        ask(reply, move || {
+            let dialog = rfd::FileDialog::new().set_title("Save speech").set_file_name(name);
+            match folder.filter(|folder| folder.is_dir()) {
+                Some(folder) => dialog.set_directory(folder).save_file(),
+                None => dialog.save_file(),
+            }
+        });
     }
 }
 

@@ -18,6 +18,17 @@ struct Running {
     cancel: CancelToken,
 }
 
+/// What an event is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// The model.
+    Model,
+    /// The voice that is being prepared.
+    Voice,
+    /// The text that is being spoken.
+    Speech,
+}
+
 /// A handle on the engine.
 #[derive(Debug)]
 pub struct EngineLink {
@@ -97,26 +108,29 @@ impl EngineLink {
         }
     }
 
-    /// Lets an event through if it is about the present model or a present job.
-    pub fn accept(&mut self, event: Event) -> Option<Event> {
-        match &event {
-            Event::LoadProgress { .. } => (self.loads == 1).then_some(event),
+    /// Lets an event through if it is about the present model or a present job, and says which.
+    pub fn accept(&mut self, event: Event) -> Option<(Subject, Event)> {
+        let current = match &event {
+            Event::LoadProgress { .. } => self.loads == 1,
             Event::Loaded(_) | Event::LoadFailed { .. } => {
                 self.loads = self.loads.saturating_sub(1);
-                (self.loads == 0).then_some(event)
+                self.loads == 0
             }
-            Event::Unloaded => (self.loads == 0).then_some(event),
-            _ => {
-                let job = event.job();
-                let slot = [&mut self.speak, &mut self.prepare]
-                    .into_iter()
-                    .find(|slot| slot.as_ref().is_some_and(|running| Some(running.id) == job))?;
-                if event.is_terminal() {
-                    *slot = None;
-                }
-                Some(event)
-            }
+            Event::Unloaded => self.loads == 0,
+            _ => return self.accept_job(event),
+        };
+        current.then_some((Subject::Model, event))
+    }
+
+    fn accept_job(&mut self, event: Event) -> Option<(Subject, Event)> {
+        let job = event.job();
+        let slots = [(Subject::Speech, &mut self.speak), (Subject::Voice, &mut self.prepare)];
+        let (subject, slot) =
+            slots.into_iter().find(|(_, slot)| slot.as_ref().is_some_and(|running| Some(running.id) == job))?;
+        if event.is_terminal() {
+            *slot = None;
         }
+        Some((subject, event))
     }
 
     fn send(&self, command: Command) -> Result<(), EngineGone> {

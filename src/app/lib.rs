@@ -8,6 +8,7 @@ pub mod clip_check;
 pub mod dialogs;
 pub mod engine_link;
 pub mod export;
+pub mod frame_times;
 pub mod library;
 pub mod panels;
 pub mod player;

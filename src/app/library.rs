@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use myna_engine::Voice;
 use myna_engine::protocol::Pcm;
 use serde::Deserialize;
 
@@ -39,6 +40,8 @@ pub enum Origin {
     File(PathBuf),
     /// The microphone.
     Recording(Arc<Pcm>),
+    /// The loaded model; the voice is prepared already and has no clip.
+    Model(Arc<Voice>),
 }
 
 /// A clip that was read.
@@ -89,15 +92,9 @@ impl Clip {
         if let Reading::Done(sound) = &self.reading { Some(sound) } else { None }
     }
 
-    /// The part that is used.
-    pub fn used(&self) -> Option<Pcm> {
-        let pcm = &self.sound()?.pcm;
-        Some(Pcm { samples: part(pcm, &self.trim).to_vec(), sample_rate_hz: pcm.sample_rate_hz })
-    }
-
     /// Whether it can be removed.
     pub fn is_own(&self) -> bool {
-        !matches!(self.origin, Origin::Sample(_))
+        matches!(self.origin, Origin::File(_) | Origin::Recording(_))
     }
 
     /// How settings remember it; recordings are not remembered.
@@ -105,6 +102,7 @@ impl Clip {
         match &self.origin {
             Origin::Sample(file) => Some(VoiceChoice::Sample((*file).to_owned())),
             Origin::File(path) => Some(VoiceChoice::File(path.clone())),
+            Origin::Model(_) => Some(VoiceChoice::Model),
             Origin::Recording(_) => None,
         }
     }
@@ -181,8 +179,8 @@ impl Library {
             return clip.id;
         }
         let name = path.file_stem().map_or_else(|| "Clip".to_owned(), |stem| stem.to_string_lossy().into_owned());
-        let folder = path.parent().map(|p| p.display().to_string()).unwrap_or_default();
-        self.add(name, folder, Origin::File(path.to_owned()))
+        let folder = path.parent().and_then(Path::file_name).map(|name| name.to_string_lossy()).unwrap_or_default();
+        self.add(name, format!("From {folder}. {}", path.display()), Origin::File(path.to_owned()))
     }
 
     /// Adds a recording.
@@ -190,6 +188,18 @@ impl Library {
         let n = 1 + self.clips.iter().filter(|clip| matches!(clip.origin, Origin::Recording(_))).count();
         let about = format!("Recorded here, {:.1} s", pcm.secs());
         self.add(format!("Recording {n}"), about, Origin::Recording(Arc::new(pcm)))
+    }
+
+    /// Lists the voice that came with a model, or none, in place of the one of the model before.
+    pub fn set_model_voice(&mut self, voice: Option<(Arc<Voice>, &str)>) {
+        self.clips.retain(|clip| !matches!(clip.origin, Origin::Model(_)));
+        if let Some((voice, model)) = voice {
+            self.add("Built-in".to_owned(), format!("Came with {model}"), Origin::Model(voice));
+            self.clips.rotate_right(1);
+        }
+        if self.selected().is_none() {
+            self.selected = self.clips.first().map(|clip| clip.id);
+        }
     }
 
     /// Forgets one of one's own; the first voice is chosen if it was chosen.
@@ -237,9 +247,15 @@ pub fn read(origin: &Origin) -> Result<Sound> {
         }
         Origin::File(path) => Arc::new(audio_file::decode(path)?),
         Origin::Recording(pcm) => Arc::clone(pcm),
+        Origin::Model(_) => bail!("this voice came with the model and has no clip"),
     };
     let peaks = peaks_of(&pcm.samples, (pcm.sample_rate_hz / PEAKS_HZ) as usize).into();
     Ok(Sound { pcm, peaks })
+}
+
+/// The used part of a clip by itself; takes a while where it is long.
+pub fn cut(sound: &Sound, trim: &Range<f32>) -> Pcm {
+    Pcm { samples: part(&sound.pcm, trim).to_vec(), sample_rate_hz: sound.pcm.sample_rate_hz }
 }
 
 /// Looks at the used part of a clip; takes a while.

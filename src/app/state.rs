@@ -51,6 +51,8 @@ pub enum VoiceChoice {
     Sample(String),
     /// A file.
     File(PathBuf),
+    /// The one that came with the model.
+    Model,
 }
 
 /// What is remembered between runs.
@@ -63,6 +65,8 @@ pub struct Settings {
     pub window: [f32; 2],
     /// Whether the settings panel is open; `None` leaves it to the width of the window.
     pub settings_open: Option<bool>,
+    /// Whether the settings of sampling are unfolded.
+    pub sampling_open: bool,
     /// Loudness.
     pub volume: f32,
     /// Chosen sound device.
@@ -95,6 +99,7 @@ impl Default for Settings {
             theme: ThemeChoice::System,
             window: [1240.0, 780.0],
             settings_open: None,
+            sampling_open: false,
             volume: 0.9,
             output: None,
             text: String::new(),
@@ -115,6 +120,28 @@ impl Settings {
     /// Where the model comes from.
     pub fn source(&self) -> ModelSource {
         self.model.clone().map_or(ModelSource::Embedded, ModelSource::Folder)
+    }
+}
+
+/// What the engine of this build can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offers {
+    /// Ways to store weights.
+    pub precisions: Vec<Precision>,
+    /// Processors.
+    pub devices: Vec<DeviceKind>,
+}
+
+impl Offers {
+    /// As the engine says.
+    pub fn of_engine() -> Self {
+        Self { precisions: Precision::available().to_vec(), devices: DeviceKind::available().to_vec() }
+    }
+}
+
+impl Default for Offers {
+    fn default() -> Self {
+        Self::of_engine()
     }
 }
 
@@ -257,8 +284,12 @@ pub struct State {
     pub saving: bool,
     /// Characters to be put at the cursor of the editor.
     pub insert: Option<String>,
+    /// Whether the editor is to have the keyboard.
+    pub focus_editor: bool,
     /// Whether something is being dragged over the window.
     pub dragging_files: bool,
+    /// What the engine of this build can do.
+    pub offers: Offers,
 }
 
 impl State {

@@ -129,6 +129,8 @@ pub const GAP: f32 = 8.0;
 pub const SECTION: f32 = 20.0;
 /// Margin of panels, in points.
 pub const MARGIN: i8 = 16;
+/// Part of a panel's margin that belongs to its scroll bar.
+pub const SCROLL_MARGIN: i8 = 10;
 /// Roundness of controls.
 pub const RADIUS: CornerRadius = CornerRadius::same(6);
 /// Height of a usual control, in points.
@@ -136,19 +138,19 @@ pub const CONTROL: f32 = 30.0;
 /// Height of the bar at the top, in points.
 pub const TOP_BAR: f32 = 48.0;
 /// Width of the voice panel, in points.
-pub const VOICE_PANEL: f32 = 248.0;
+pub const VOICE_PANEL: f32 = 272.0;
 /// Width of the settings panel, in points.
 pub const SETTINGS_PANEL: f32 = 240.0;
-/// Height of the player, in points.
-pub const PLAYER_PANEL: f32 = 184.0;
 /// Smallest window, in points.
 pub const MIN_WINDOW: Vec2 = vec2(900.0, 600.0);
 /// Windows wider than this show the settings unasked, in points.
 pub const WIDE_WINDOW: f32 = 1160.0;
-/// Longest comfortable line of the editor, in points.
-pub const TEXT_MEASURE: f32 = 760.0;
-
 const SEMIBOLD: &str = "semibold";
+
+/// Height of the player in a window of this height, in points: what a tall window has to spare goes to the wave.
+pub fn player_panel(window_height: f32) -> f32 {
+    184.0 + ((window_height - 800.0) * 0.12).clamp(0.0, 120.0).round()
+}
 
 /// A heavier cut, for headings and the main button.
 pub fn semibold(size: f32) -> FontId {
@@ -180,9 +182,21 @@ pub fn body() -> FontId {
     FontId::proportional(13.5)
 }
 
-/// What is typed to be spoken.
-pub fn editor() -> FontId {
-    FontId::proportional(18.0)
+/// How the editor sets its text.
+#[derive(Debug, Clone)]
+pub struct EditorType {
+    /// What is typed to be spoken.
+    pub font: FontId,
+    /// Distance of lines, in points.
+    pub line: f32,
+    /// Longest comfortable line, in points.
+    pub measure: f32,
+}
+
+/// The editor's type in an area of this width, in points: larger on a wide screen, which is further away.
+pub fn editor(width: f32) -> EditorType {
+    let size = if width > 1400.0 { 24.0 } else { 18.0 };
+    EditorType { font: FontId::proportional(size), line: (size * 1.55).round(), measure: size * 42.0 }
 }
 
 /// Thin sliders with a small handle and the accent behind it, for what follows in `ui`.

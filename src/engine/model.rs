@@ -70,7 +70,7 @@ impl Model {
     pub fn load(request: &LoadRequest, progress: &mut dyn FnMut(f32, &'static str)) -> Result<Self> {
         let started = Instant::now();
         let device = open_device(request.device)?;
-        if request.precision != Precision::F32 {
+        if !Precision::available().contains(&request.precision) {
             let name = request.precision.name();
             return Err(Error::input(format!("{name} weights are not available yet; use f32")));
         }

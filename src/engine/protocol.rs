@@ -73,6 +73,11 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// Those that this build computes with.
+    pub fn available() -> &'static [Self] {
+        &[Self::F32]
+    }
+
     /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -95,6 +100,13 @@ pub enum DeviceKind {
     Cuda,
     /// An Apple GPU.
     Metal,
+}
+
+impl DeviceKind {
+    /// Those that this build runs on.
+    pub fn available() -> &'static [Self] {
+        &[Self::Cpu]
+    }
 }
 
 /// How to load a model.

@@ -43,6 +43,18 @@ pub struct VariantSpec {
     pub flow_steps: usize,
 }
 
+impl VariantSpec {
+    /// Whether `min_p` has an effect: it filters the tokens of the Llama variants.
+    pub fn uses_min_p(&self) -> bool {
+        self.guided
+    }
+
+    /// Whether `top_k` has an effect: it filters the tokens of the GPT-2 variants.
+    pub fn uses_top_k(&self) -> bool {
+        !self.guided
+    }
+}
+
 impl Variant {
     /// All variants.
     pub const ALL: [Self; 5] = [Self::English, Self::MultilingualV2, Self::MultilingualV3, Self::Turbo, Self::Nano];

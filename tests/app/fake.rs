@@ -10,9 +10,10 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use egui_kittest::Harness;
 use myna::app::{App, Parts};
 use myna::dialogs::{Dialogs, Reply};
-use myna::player::{Callback, DeviceName, Opened, Output, Shared, Stream};
+use myna::player::{Callback, DeviceName, Fault, Opened, Output, Shared, Stream};
 use myna::recorder::Microphone;
 use myna::settings_file::SettingsFile;
+use myna::state::Offers;
 use myna_engine::protocol::{
     AudioChunk, Command, Event, JobId, ModelInfo, Precision, PrepareJob, SpeakJob, SpeakSettings, StageTimes, Stats,
 };
@@ -26,6 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Clone, Default)]
 pub struct Card {
     callback: Arc<Mutex<Option<Callback>>>,
+    shared: Arc<Mutex<Option<Arc<Shared>>>>,
     pub absent: Arc<Mutex<bool>>,
 }
 
@@ -40,17 +42,29 @@ impl Output for Card {
         vec![DeviceName { id: "fake:a".into(), name: "Loudspeaker".into() }]
     }
 
-    fn open(&mut self, id: Option<&str>, _: &Arc<Shared>, make: &mut dyn FnMut(u32) -> Callback) -> Result<Opened> {
+    fn open(
+        &mut self,
+        id: Option<&str>,
+        shared: &Arc<Shared>,
+        make: &mut dyn FnMut(u32) -> Callback,
+    ) -> Result<Opened> {
         if *self.absent.lock().unwrap() {
             bail!("this system has no sound device");
         }
         *self.callback.lock().unwrap() = Some(make(24_000));
+        *self.shared.lock().unwrap() = Some(shared.clone());
         let name = if id.is_some() { "Loudspeaker" } else { "Headphones" };
         Ok(Opened { rate_hz: 24_000, name: name.into(), stream: Box::new(Quiet) })
     }
 }
 
 impl Card {
+    /// Pulls the plug.
+    pub fn unplug(&self) {
+        *self.absent.lock().unwrap() = true;
+        self.shared.lock().unwrap().take().expect("an open device").report(Fault::Lost);
+    }
+
     /// Has the card ask for `n` frames.
     pub fn ask(&self, n: usize) -> Vec<f32> {
         let mut out = vec![0.0; n];
@@ -131,11 +145,12 @@ pub struct Setting {
     pub file: Option<SettingsFile>,
     pub card: Card,
     pub recordings: Option<PathBuf>,
+    pub offers: Offers,
 }
 
 impl Default for Setting {
     fn default() -> Self {
-        Self { size: [1240.0, 780.0], file: None, card: Card::default(), recordings: None }
+        Self { size: [1240.0, 780.0], file: None, card: Card::default(), recordings: None, offers: Offers::default() }
     }
 }
 
@@ -156,6 +171,8 @@ impl Stage {
             dialogs: Box::new(answers.clone()),
             settings: setting.file,
             recordings: setting.recordings,
+            offers: setting.offers,
+            started: Instant::now(),
         };
         let window = Harness::builder()
             .with_size(setting.size)

@@ -2,5 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_debug_implementations)]
 
 mod fake;
+mod hand;
+mod options;
 mod pictures;
-mod window;
+mod robust;
+mod saving;
+mod speaking;
+mod voices;

@@ -1,15 +1,16 @@
 //! What each action does.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
 use myna_engine::dsp::loudness::gain_to;
 use myna_engine::dsp::resample::resample;
-use myna_engine::protocol::{LoadRequest, Pcm, SAMPLE_RATE_HZ};
+use myna_engine::protocol::{LoadRequest, Pcm, SAMPLE_RATE_HZ, SpeakSettings};
 
 use super::inbox::Inbound;
-use super::{App, VoiceKey};
+use super::{App, TakeSource, VoiceKey};
 use crate::action::Action;
 use crate::export::{self, Provenance};
 use crate::library::{self, ClipId, Origin, Reading};
@@ -64,15 +65,15 @@ impl App {
             Action::FinishRecording => self.recorder.iter().for_each(Recorder::finish),
             Action::CancelRecording => self.recorder.iter().for_each(Recorder::cancel),
             Action::InsertTag(tag) => self.state.insert = Some(tag),
+            Action::TryText(text) => {
+                text.clone_into(&mut self.state.settings.text);
+                self.state.focus_editor = true;
+            }
             Action::Settings(speak) => self.set_speak(|own| *own = speak),
             Action::Defaults => {
                 let defaults = self.state.defaults();
                 self.set_speak(|own| {
-                    *own = myna_engine::protocol::SpeakSettings {
-                        seed: own.seed,
-                        language: own.language.clone(),
-                        ..defaults
-                    };
+                    *own = SpeakSettings { seed: own.seed, language: own.language.clone(), ..defaults };
                 });
             }
             Action::NewSeed => self.set_speak(|own| own.seed = fresh_seed()),
@@ -93,6 +94,7 @@ impl App {
             Action::ReloadModel => self.load_model(),
             Action::Theme(theme) => self.state.settings.theme = theme,
             Action::ShowSettings(shown) => self.state.settings.settings_open = Some(shown),
+            Action::ShowSampling(shown) => self.state.settings.sampling_open = shown,
             Action::Dismiss => drop(self.state.notices.pop_front()),
         }
     }
@@ -102,7 +104,7 @@ impl App {
         Box::new(move |path| post.send(path.map_or(Inbound::Nothing, choice)))
     }
 
-    fn set_speak(&mut self, change: impl FnOnce(&mut myna_engine::protocol::SpeakSettings)) {
+    fn set_speak(&mut self, change: impl FnOnce(&mut SpeakSettings)) {
         let Some(title) = self.state.model.info().map(|info| info.title.clone()) else { return };
         let mut speak = self.state.speak();
         change(&mut speak);
@@ -112,7 +114,14 @@ impl App {
     // The model.
 
     pub(super) fn load_model(&mut self) {
-        let settings = &self.state.settings;
+        let (settings, offers) = (&mut self.state.settings, &self.state.offers);
+        // Settings may come from a build that could do more.
+        if !offers.precisions.contains(&settings.precision) {
+            settings.precision = Default::default();
+        }
+        if !offers.devices.contains(&settings.device) {
+            settings.device = Default::default();
+        }
         let request = LoadRequest {
             source: settings.source(),
             variant: None,
@@ -127,6 +136,8 @@ impl App {
         }
         self.wish = None;
         self.state.voice = VoiceState::Unprepared;
+        self.state.library.set_model_voice(None);
+        self.read_selected();
         self.state.model = match self.link.load(request) {
             Ok(()) => ModelState::Loading { fraction: 0.0, part: "" },
             Err(gone) => ModelState::Failed(gone.to_string()),
@@ -173,12 +184,23 @@ impl App {
     pub(super) fn read_selected(&mut self) {
         let Some(id) = self.state.clip().map(|clip| clip.id) else { return };
         let Some(clip) = self.state.library.get_mut(id) else { return };
-        if !matches!(clip.reading, Reading::Unread) {
+        if !matches!(clip.reading, Reading::Unread) || matches!(clip.origin, Origin::Model(_)) {
             return;
         }
         clip.reading = Reading::Busy;
         let origin: Origin = clip.origin.clone();
         self.post.work("decoder", move || Inbound::Read(id, library::read(&origin)));
+    }
+
+    /// Takes clips off the list whose files are gone; they are remembered all the same, for a disk may come back.
+    pub(super) fn forget_gone(&mut self, gone: &[ClipId]) {
+        gone.iter().for_each(|id| self.state.library.remove(*id));
+        let chosen = self.state.clip().map(|clip| clip.id);
+        if let Some(clip) = chosen.and_then(|id| self.state.library.get_mut(id)).filter(|clip| clip.is_own()) {
+            clip.reading = Reading::Unread;
+        }
+        self.read_selected();
+        self.prepare_selected();
     }
 
     pub(super) fn examine(&self, id: ClipId) {
@@ -200,7 +222,9 @@ impl App {
 
     fn voice_key(&self) -> Option<VoiceKey> {
         let (clip, info) = (self.state.clip()?, self.state.model.info()?);
-        clip.sound()?;
+        if !matches!(clip.origin, Origin::Model(_)) {
+            clip.sound()?;
+        }
         let ms = |secs: f32| (secs * 1e3).round() as u32;
         let model = format!("{} {} {:?}", info.model_hash, info.title, info.precision);
         Some(VoiceKey { clip: clip.id, from_ms: ms(clip.trim.start), to_ms: ms(clip.trim.end), model })
@@ -219,40 +243,69 @@ impl App {
         }
         self.link.cancel_prepare();
         self.preparing = None;
+        if let Some(Origin::Model(voice)) = self.state.clip().map(|clip| &clip.origin) {
+            self.voices.insert(key.clone(), voice.clone());
+        }
         if self.voices.contains_key(&key) {
             self.state.voice = VoiceState::Ready { ms: 0.0 };
             self.grant_wish();
             return;
         }
-        let Some((pcm, name)) = self.state.clip().and_then(|clip| Some((clip.used()?, clip.name.clone()))) else {
+        let Some((sound, trim, name)) =
+            self.state.clip().and_then(|clip| Some((clip.sound()?.clone(), clip.trim.clone(), clip.name.clone())))
+        else {
             return;
         };
-        match self.link.prepare(pcm, name) {
-            Ok(()) => {
-                self.preparing = Some(key);
-                self.state.voice = VoiceState::Preparing;
-            }
-            Err(gone) => self.state.model = ModelState::Failed(gone.to_string()),
+        self.preparing = Some(key.clone());
+        self.state.voice = VoiceState::Preparing;
+        // A long clip is a lot to copy.
+        self.post.work("cutter", move || Inbound::Cut { key, clip: library::cut(&sound, &trim), name });
+    }
+
+    /// Has the engine learn the part of a clip that was cut out, if it is still wanted.
+    pub(super) fn cut(&mut self, key: &VoiceKey, clip: Pcm, name: String) {
+        if self.preparing.as_ref() != Some(key) {
+            return;
+        }
+        if let Err(gone) = self.link.prepare(clip, name) {
+            self.preparing = None;
+            self.state.model = ModelState::Failed(gone.to_string());
         }
     }
 
     fn preview(&mut self, id: ClipId) {
+        self.listening = None;
         let playing = matches!(self.state.player.state, PlayState::Playing | PlayState::Buffering);
         if self.state.on_deck == OnDeck::Clip(id) && playing {
             self.player.pause();
             self.put_speech_on_deck();
             return;
         }
-        let Some(pcm) = self.state.library.get(id).and_then(library::Clip::used) else { return };
+        let Some(clip) = self.state.library.get(id) else { return };
+        let (Some(sound), trim) = (clip.sound().cloned(), clip.trim.clone()) else { return };
         if self.state.job.is_busy() {
             self.stop();
         }
-        match resample(&pcm.samples, pcm.sample_rate_hz, SAMPLE_RATE_HZ) {
-            Ok(samples) => {
+        self.listening = Some(id);
+        self.post.work("resampler", move || {
+            let part = library::part(&sound.pcm, &trim);
+            let take = resample(part, sound.pcm.sample_rate_hz, SAMPLE_RATE_HZ);
+            Inbound::Audible(id, take.map(|samples| Take::from_samples(&samples)).map_err(Into::into))
+        });
+    }
+
+    /// Plays a clip, if somebody still wants to hear it.
+    pub(super) fn audible(&mut self, id: ClipId, take: Result<Arc<Take>>) {
+        if self.listening != Some(id) {
+            return;
+        }
+        self.listening = None;
+        match take {
+            Ok(take) => {
                 self.state.on_deck = OnDeck::Clip(id);
-                self.player.load(Take::from_samples(&samples), true);
+                self.player.load(take, true);
             }
-            Err(error) => self.state.notify(Tone::Bad, error.to_string()),
+            Err(error) => self.state.notify(Tone::Bad, format!("{error:#}")),
         }
     }
 
@@ -260,6 +313,7 @@ impl App {
         if self.recorder.is_some() {
             return;
         }
+        self.listening = None;
         self.player.pause();
         let post = self.post.clone();
         let wake = self.post.wake.clone();
@@ -286,6 +340,7 @@ impl App {
             return;
         }
         self.link.cancel_speak();
+        self.listening = None;
         if !self.state.settings.seed_locked {
             self.set_speak(|own| own.seed = fresh_seed());
         }
@@ -311,13 +366,9 @@ impl App {
         let text = self.state.settings.text.clone();
         let expected = estimated_secs(&text);
         let seed = settings.seed;
-        self.provenance = self.state.model.info().map(|info| Provenance {
-            software: Provenance::software(),
-            kind: "AI-generated speech".to_owned(),
-            model: format!("{}, {}", info.title, info.precision.name()),
-            model_hash: info.model_hash.clone(),
-            voice: voice.name.clone(),
-            voice_hash: voice.hash(),
+        self.source = self.state.model.info().map(|model| TakeSource {
+            model: model.clone(),
+            voice: voice.clone(),
             settings: settings.clone(),
         });
         match self.link.speak(text.clone(), voice, settings) {
@@ -338,6 +389,7 @@ impl App {
 
     fn stop(&mut self) {
         self.wish = None;
+        self.listening = None;
         self.link.cancel_speak();
         if self.state.job.is_busy() {
             self.state.job = JobState::Stopped(self.state.job.stats().copied().unwrap_or_default());
@@ -356,6 +408,7 @@ impl App {
             self.player.pause();
             return;
         }
+        self.listening = None;
         self.put_speech_on_deck();
         self.player.play();
     }
@@ -384,12 +437,11 @@ impl App {
         }
         let extension = self.state.settings.export.kind.extension();
         let name = format!("{}.{extension}", file_stem(&self.state.take_text));
-        let folder = self.state.settings.save_folder.clone().filter(|folder| folder.is_dir());
-        self.dialogs.save(folder, name, self.reply(Inbound::PlaceChosen));
+        self.dialogs.save(self.state.settings.save_folder.clone(), name, self.reply(Inbound::PlaceChosen));
     }
 
     pub(super) fn save_to(&mut self, mut path: PathBuf) {
-        let (Some(take), Some(provenance)) = (self.state.take.clone(), self.provenance.clone()) else { return };
+        let (Some(take), Some(source)) = (self.state.take.clone(), self.source.clone()) else { return };
         let choice = self.state.settings.export;
         if path.extension().is_none() {
             path.set_extension(choice.kind.extension());
@@ -397,9 +449,24 @@ impl App {
         self.state.settings.save_folder = path.parent().map(Path::to_owned);
         self.state.saving = true;
         self.post.work("saver", move || {
-            let done = write(&path, &take.to_pcm(), choice, &provenance);
+            let done = write(&path, &take.to_pcm(), choice, &source.provenance());
             Inbound::Saved(path, done)
         });
+    }
+}
+
+impl TakeSource {
+    /// What the file says about where it comes from. Hashes the voice: not for the window's thread.
+    fn provenance(&self) -> Provenance {
+        Provenance {
+            software: Provenance::software(),
+            kind: Provenance::KIND.to_owned(),
+            model: format!("{}, {}", self.model.title, self.model.precision.name()),
+            model_hash: self.model.model_hash.clone(),
+            voice: self.voice.name.clone(),
+            voice_hash: self.voice.hash(),
+            settings: self.settings.clone(),
+        }
     }
 }
 

@@ -1,15 +1,18 @@
 //! What other threads tell the window, and what follows from it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Result;
-use myna_engine::protocol::{Event, Pcm, Stats};
+use myna_engine::protocol::{Event, ModelInfo, Pcm, Stats};
 
-use super::App;
+use super::{App, VoiceKey};
 use crate::clip_check::Report;
+use crate::engine_link::Subject;
 use crate::library::{self, ClipId, Reading, Sound};
+use crate::player::Take;
 use crate::recorder;
-use crate::state::{JobState, ModelState, Settings, Tone, VoiceState};
+use crate::state::{JobState, ModelState, Settings, Tone, VoiceChoice, VoiceState};
 
 /// News from another thread.
 #[derive(Debug)]
@@ -18,6 +21,19 @@ pub(super) enum Inbound {
     Engine(Event),
     /// A clip was read, or not.
     Read(ClipId, Result<Sound>),
+    /// Files of these clips are not there any more.
+    Gone(Vec<ClipId>),
+    /// The used part of a clip, for the engine.
+    Cut {
+        /// What it will be the voice of.
+        key: VoiceKey,
+        /// The part.
+        clip: Pcm,
+        /// Name for people.
+        name: String,
+    },
+    /// The used part of a clip, to be heard.
+    Audible(ClipId, Result<Arc<Take>>),
     /// A clip was looked at.
     Examined(ClipId, std::ops::Range<f32>, Report),
     /// A clip was chosen.
@@ -42,9 +58,8 @@ impl App {
     /// Brings back what was remembered, and begins to load the model.
     pub(super) fn restore(&mut self, settings: Settings, remark: Option<String>) {
         self.state.library = library::Library::with_samples();
-        for path in settings.clips.iter().rev().filter(|path| path.exists()) {
-            self.state.library.add_file(path);
-        }
+        let files: Vec<(ClipId, PathBuf)> =
+            settings.clips.iter().rev().map(|path| (self.state.library.add_file(path), path.clone())).collect();
         if let Some(id) = settings.voice.as_ref().and_then(|voice| self.state.library.find(voice)) {
             self.state.library.select(id);
         }
@@ -52,18 +67,30 @@ impl App {
         if let Some(remark) = remark {
             self.state.notify(Tone::Bad, remark);
         }
-        self.read_selected();
+        // A disk that is far away may take its time to say what is still there; a clip of one's own is read after that.
+        if !files.is_empty() {
+            let chosen = self.state.clip().filter(|clip| clip.is_own()).map(|clip| clip.id);
+            if let Some(clip) = chosen.and_then(|id| self.state.library.get_mut(id)) {
+                clip.reading = Reading::Busy;
+            }
+            self.post.work("clips", move || {
+                Inbound::Gone(files.into_iter().filter(|(_, path)| !path.exists()).map(|(id, _)| id).collect())
+            });
+        }
         self.load_model();
     }
 
     pub(super) fn receive(&mut self, inbound: Inbound) {
         match inbound {
             Inbound::Engine(event) => {
-                if let Some(event) = self.link.accept(event) {
-                    self.hear(event);
+                if let Some((subject, event)) = self.link.accept(event) {
+                    self.hear(subject, event);
                 }
             }
             Inbound::Read(id, sound) => self.clip_read(id, sound),
+            Inbound::Gone(ids) => self.forget_gone(&ids),
+            Inbound::Cut { key, clip, name } => self.cut(&key, clip, name),
+            Inbound::Audible(id, take) => self.audible(id, take),
             Inbound::Examined(id, trim, report) => {
                 if let Some(clip) = self.state.library.get_mut(id).filter(|clip| clip.trim == trim) {
                     clip.report = Some(report);
@@ -125,23 +152,28 @@ impl App {
         self.select(id);
     }
 
-    fn hear(&mut self, event: Event) {
+    fn hear(&mut self, subject: Subject, event: Event) {
         match event {
             Event::LoadProgress { fraction, part } => self.state.model = ModelState::Loading { fraction, part },
             Event::Loaded(info) => {
                 tracing::info!(title = info.title, ms = info.load_ms, "model ready");
+                self.meet(&info);
                 self.state.model = ModelState::Ready((*info).into());
                 self.prepare_selected();
             }
             Event::LoadFailed { error } => {
                 self.state.model = ModelState::Failed(error);
-                self.give_up("The model could not be loaded.");
+                self.lose_model("The model could not be loaded.");
             }
             Event::Unloaded => {
                 self.state.model = ModelState::Absent;
-                self.give_up("The model was unloaded.");
+                self.lose_model("The model was unloaded.");
             }
-            Event::Started { .. } => self.state.job = JobState::Speaking(Stats::default()),
+            // A voice that is being learned has begun as well, but nothing is spoken then.
+            Event::Started { .. } if subject == Subject::Speech => {
+                self.state.job = JobState::Speaking(Stats::default());
+            }
+            Event::Started { .. } => {}
             Event::Progress { stats, .. } => self.state.job = JobState::Speaking(stats),
             Event::Finished { stats, .. } => {
                 tracing::info!(rtf = stats.rtf, ttfa_ms = stats.ttfa_ms, secs = stats.audio_secs, "spoken");
@@ -155,27 +187,43 @@ impl App {
                 self.state.voice = VoiceState::Ready { ms };
                 self.grant_wish();
             }
-            Event::Cancelled { .. } => {
-                // What the window itself stopped is not heard of again; this was stopped by the engine.
+            // What the window itself stopped is not heard of again; this was stopped by the engine.
+            Event::Cancelled { .. } if subject == Subject::Voice => {
                 self.preparing = None;
-                if self.state.job.is_busy() {
-                    self.state.job = JobState::Stopped(self.state.job.stats().copied().unwrap_or_default());
-                }
+                self.give_up("The voice was not learned.");
             }
-            Event::Failed { error, .. } => self.failed(error),
+            Event::Cancelled { .. } => {
+                self.state.job = JobState::Stopped(self.state.job.stats().copied().unwrap_or_default());
+            }
+            Event::Failed { error, .. } if subject == Subject::Voice => {
+                self.state.voice = VoiceState::Failed(error.clone());
+                self.give_up(&error);
+            }
+            Event::Failed { error, .. } => {
+                self.state.notify(Tone::Bad, error.clone());
+                self.state.job = JobState::Failed(error);
+            }
         }
     }
 
-    fn failed(&mut self, error: String) {
-        if self.preparing.take().is_some() {
-            self.state.voice = VoiceState::Failed(error.clone());
-            if self.wish.is_some() {
-                self.give_up(&error);
-            }
-            return;
+    /// Lists the voice that a model brings along, and takes it if it was the last that was chosen.
+    fn meet(&mut self, info: &ModelInfo) {
+        let voice = info.builtin_voice.clone();
+        self.state.library.set_model_voice(voice.map(|voice| (voice, info.title.as_str())));
+        if self.state.settings.voice == Some(VoiceChoice::Model)
+            && let Some(id) = self.state.library.find(&VoiceChoice::Model)
+        {
+            self.state.library.select(id);
         }
-        self.state.notify(Tone::Bad, error.clone());
-        self.state.job = JobState::Failed(error);
+        self.read_selected();
+    }
+
+    /// Ends all that needed the model.
+    fn lose_model(&mut self, why: &str) {
+        self.give_up(why);
+        if self.state.job.is_busy() {
+            self.state.job = JobState::Failed(why.to_owned());
+        }
     }
 
     /// Ends a wish to speak that cannot be granted.
@@ -184,7 +232,7 @@ impl App {
         if self.state.voice == VoiceState::Preparing {
             self.state.voice = VoiceState::Unprepared;
         }
-        if self.wish.take().is_some() || self.state.job.is_busy() {
+        if self.wish.take().is_some() || self.state.job == JobState::Waiting {
             self.state.job = JobState::Failed(why.to_owned());
         }
     }

@@ -9,8 +9,8 @@ use crate::state::{JobState, OnDeck, State};
 use crate::theme::{self, GAP, palette};
 use crate::widgets::{Icon, SpeechWave, icon_button, quiet_button, readout, speech_wave, stage_bar, time_label};
 
-/// Height of the waveform, in points.
-const WAVE: f32 = 64.0;
+/// Height of what is below the waveform, in points.
+const BELOW_WAVE: f32 = 88.0;
 /// Width of a figure, in points.
 const FIGURE: f32 = 84.0;
 
@@ -26,7 +26,8 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
         _ => "What is spoken appears here",
     };
     let wave = SpeechWave { take, expected_secs: state.take_expected_secs, position_secs: player.position_secs, empty };
-    if let Some(secs) = speech_wave(ui, WAVE, &wave) {
+    let height = ui.available_height() - BELOW_WAVE;
+    if let Some(secs) = speech_wave(ui, height, &wave) {
         actions.push(Action::Seek(secs));
     }
     ui.horizontal(|ui| transport(ui, state, &player, take, actions));

@@ -1,33 +1,47 @@
 //! The text panel: the editor, the language, the tags, and the button that speaks.
 
-use eframe::egui::text::{CCursor, CCursorRange};
+use eframe::egui::text::{CCursor, CCursorRange, LayoutJob, TextFormat};
 use eframe::egui::{
-    Align, ComboBox, Frame, Id, Layout, Rect, RichText, ScrollArea, TextEdit, Ui, UiBuilder, pos2, vec2,
+    Align, Frame, Id, Layout, Rect, RichText, ScrollArea, TextBuffer, TextEdit, Ui, UiBuilder, pos2, vec2,
 };
 
 use crate::action::Action;
 use crate::library::Reading;
 use crate::state::{JobState, ModelState, State, VoiceState, estimated_secs};
-use crate::theme::{self, GAP, TEXT_MEASURE, palette};
-use crate::widgets::{Icon, chip, primary_button, quiet_button};
+use crate::theme::{self, EditorType, GAP, palette};
+use crate::widgets::{Icon, chip, combo, primary_button, quiet_button};
 
 /// The editor, for whoever must know whether it has the keyboard.
 pub const EDITOR: &str = "editor";
 
 const HINT: &str = "Type what the voice should say, then press Ctrl+Enter.";
+/// Sentences to try a voice with.
+const EXAMPLES: [&str; 3] = [
+    "Good morning. The kettle is on, and the rain has stopped.",
+    "The ferry leaves at a quarter past nine, so please be early.",
+    "Once upon a time there was a bird that could say anything.",
+];
 const FOOT: f32 = 48.0;
 
 /// The panel. The text itself is changed in place.
 pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
     let whole = ui.available_rect_before_wrap();
     // A line of comfortable length, in the middle of a wide window.
-    let width = whole.width().min(TEXT_MEASURE);
+    let set = theme::editor(whole.width());
+    let width = whole.width().min(set.measure);
     let left = whole.left() + (whole.width() - width) / 2.0;
     let column = Rect::from_min_size(pos2(left, whole.top()), vec2(width, whole.height()));
     ui.scope_builder(UiBuilder::new().max_rect(column), |ui| {
         tags(ui, state, actions);
         let height = ui.available_height() - FOOT - GAP;
-        editor(ui, state, height);
+        let top = ui.cursor().top();
+        editor(ui, state, &set, height);
+        if state.settings.text.is_empty() && height > 160.0 {
+            // Over the editor, and therefore no part of the column's flow.
+            let below_hint =
+                Rect::from_min_size(pos2(left + 2.0, top + 2.0 * set.line), vec2(width - 2.0, height - 2.0 * set.line));
+            examples(&mut ui.new_child(UiBuilder::new().max_rect(below_hint)), state, actions);
+        }
         ui.add_space(GAP);
         ui.allocate_ui_with_layout(vec2(ui.available_width(), 40.0), Layout::right_to_left(Align::Center), |ui| {
             speak_button(ui, state, actions);
@@ -51,40 +65,71 @@ fn tags(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     });
 }
 
-fn editor(ui: &mut Ui, state: &mut State, height: f32) {
+/// What to begin with, where somebody has no words of their own yet.
+fn examples(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+    let speak = state.speak();
+    if speak.language.is_some_and(|language| language != "en") {
+        return;
+    }
+    ui.label(RichText::new("Or try one of these").font(theme::caption()).color(palette(ui).weak));
+    ui.spacing_mut().item_spacing.y = 6.0;
+    for text in EXAMPLES {
+        if chip(ui, text, false).clicked() {
+            actions.push(Action::TryText(text));
+        }
+    }
+}
+
+fn editor(ui: &mut Ui, state: &mut State, set: &EditorType, height: f32) {
     let id = Id::unique(EDITOR);
     if let Some(insert) = state.insert.take() {
         insert_at_cursor(ui, id, &mut state.settings.text, &insert);
     }
     let p = palette(ui);
     ScrollArea::vertical().id_salt("text").max_height(height).auto_shrink([false, false]).show(ui, |ui| {
-        let hint = RichText::new(HINT).font(theme::editor()).color(p.faint);
+        let hint = RichText::new(HINT).font(set.font.clone()).line_height(Some(set.line)).color(p.weak);
+        let mut lay_out = |ui: &Ui, text: &dyn TextBuffer, width: f32| {
+            let format =
+                TextFormat { line_height: Some(set.line), ..TextFormat::simple(set.font.clone(), palette(ui).text) };
+            let mut job = LayoutJob::single_section(text.as_str().to_owned(), format);
+            job.wrap.max_width = width;
+            ui.fonts_mut(|fonts| fonts.layout_job(job))
+        };
         let edit = TextEdit::multiline(&mut state.settings.text)
             .id(id)
-            .font(theme::editor())
-            .text_color(p.text)
+            .font(set.font.clone())
+            .layouter(&mut lay_out)
             .hint_text(hint)
             .frame(Frame::NONE)
             .margin(vec2(2.0, 4.0))
             .desired_width(f32::INFINITY)
             .min_size(vec2(0.0, height - 4.0));
         let response = ui.add(edit);
+        if std::mem::take(&mut state.focus_editor) {
+            response.request_focus();
+            put_cursor(ui, id, state.settings.text.chars().count());
+        }
         ui.ctx().accesskit_node_builder(response.id, |node| node.set_label("Text to speak"));
     });
 }
 
 fn insert_at_cursor(ui: &Ui, id: Id, text: &mut String, insert: &str) {
-    let mut edit = TextEdit::load_state(ui.ctx(), id).unwrap_or_default();
+    let edit = TextEdit::load_state(ui.ctx(), id).unwrap_or_default();
     let length = text.chars().count();
     let at = edit.cursor.char_range().map_or(length, |range| range.primary.index.0.min(length));
     let byte = text.char_indices().nth(at).map_or(text.len(), |(byte, _)| byte);
     let before = text[..byte].chars().next_back().is_some_and(|c| !c.is_whitespace());
     let spaced = format!("{}{insert} ", if before { " " } else { "" });
     text.insert_str(byte, &spaced);
-    let cursor = CCursor::new(at + spaced.chars().count());
-    edit.cursor.set_char_range(Some(CCursorRange::one(cursor)));
-    edit.store(ui.ctx(), id);
+    put_cursor(ui, id, at + spaced.chars().count());
     ui.memory_mut(|memory| memory.request_focus(id));
+}
+
+/// Puts the cursor behind so many characters.
+fn put_cursor(ui: &Ui, id: Id, characters: usize) {
+    let mut edit = TextEdit::load_state(ui.ctx(), id).unwrap_or_default();
+    edit.cursor.set_char_range(Some(CCursorRange::one(CCursor::new(characters))));
+    edit.store(ui.ctx(), id);
 }
 
 fn language(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
@@ -93,7 +138,7 @@ fn language(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     let current = speak.language.clone().unwrap_or_else(|| "en".to_owned());
     let mut chosen = current.clone();
     ui.name_inputs("Language", |ui| {
-        ComboBox::from_id_salt("language").width(120.0).selected_text(language_name(&current)).show_ui(ui, |ui| {
+        combo("language", 128.0).selected_text(language_name(&current)).show_ui(ui, |ui| {
             for code in &info.languages {
                 ui.selectable_value(&mut chosen, code.clone(), language_name(code));
             }

@@ -6,8 +6,8 @@ use eframe::egui::{
 
 use crate::action::Action;
 use crate::state::{ModelState, State, ThemeChoice, Tone};
-use crate::theme::{self, MARGIN, RADIUS, palette};
-use crate::widgets::{Icon, icon_button, quiet_button};
+use crate::theme::{self, GAP, MARGIN, RADIUS, palette};
+use crate::widgets::{Icon, icon_button, quiet_button, sentence};
 
 /// The bar.
 pub fn show(ui: &mut Ui, state: &State, settings_shown: bool, actions: &mut Vec<Action>) {
@@ -108,7 +108,7 @@ fn progress(ui: &mut Ui, fraction: f32) {
     let percent = (fraction * 100.0).round();
     response.widget_info(|| WidgetInfo::labeled(Role::ProgressIndicator, true, format!("Loading {percent} %")));
     let p = palette(ui);
-    ui.painter().rect_filled(rect, 3.0, p.raised);
+    ui.painter().rect_filled(rect, 3.0, p.line);
     let done = Rect::from_min_size(rect.min, vec2(rect.width() * fraction.clamp(0.02, 1.0), rect.height()));
     ui.painter().rect_filled(done, 3.0, p.accent);
 }
@@ -152,9 +152,10 @@ fn banner(ui: &mut Ui, tone: Tone, text: &str, buttons: impl FnOnce(&mut Ui)) {
                 buttons(ui);
                 ui.with_layout(Layout::left_to_right(Align::Center), |ui| {
                     ui.take_available_width();
-                    ui.add(eframe::egui::Label::new(text).wrap());
+                    ui.add(eframe::egui::Label::new(sentence(text)).wrap());
                 });
             });
         });
     });
+    ui.add_space(GAP);
 }

@@ -1,31 +1,30 @@
 //! The voice panel: which voice, which part of its clip, and what that clip is worth.
 
 use eframe::egui::{
-    Align, Align2, Frame, Id, Label, Layout, Rect, RichText, Role, ScrollArea, Sense, Stroke, StrokeKind, Ui,
+    Align, Align2, Frame, Id, Label, Layout, Rect, Response, RichText, Role, ScrollArea, Sense, Stroke, StrokeKind, Ui,
     WidgetInfo, pos2, vec2,
 };
 
 use crate::action::Action;
 use crate::clip_check::{Level, Report};
-use crate::library::{Clip, ClipId, Reading};
+use crate::library::{Clip, ClipId, Origin, Reading};
 use crate::player::PlayState;
 use crate::recorder::{MAX_SECS, RecorderStatus};
 use crate::state::{OnDeck, State, VoiceState};
 use crate::theme::{self, GAP, RADIUS, palette};
-use crate::widgets::{ClipWave, Icon, clip_wave, icon_button, meter, quiet_button, section};
+use crate::widgets::{ClipWave, Icon, clip_wave, icon_button, keep_from_bar, meter, quiet_button, section, sentence};
 
 /// Height of a voice in the list, in points.
 const ROW: f32 = 44.0;
-/// Height of the clip's title, picture and verdict, in points.
-const CLIP_AREA: f32 = 176.0;
-/// Height of a remark that takes two lines, in points.
-const REMARK: f32 = 38.0;
+/// Height of the clip's title, picture and verdict before it is known, in points.
+const CLIP_AREA: f32 = 190.0;
 
 /// The panel.
 pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     ui.horizontal(|ui| {
         section(ui, "Voice");
         ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+            ui.add_space(f32::from(theme::SCROLL_MARGIN));
             ui.spacing_mut().item_spacing.x = 2.0;
             let idle = state.recorder == RecorderStatus::Idle;
             if icon_button(ui, Icon::Microphone, "Record a voice (Ctrl+R)", idle).clicked() {
@@ -36,29 +35,32 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
             }
         });
     });
-    let list_height = (ui.available_height() - clip_height(state)).max(ROW * 1.5);
+    // The clip is below the list, and the list gives way to it: its height is that of the last time.
+    let known = Id::unique("height of the clip");
+    let clip_height = ui.data(|data| data.get_temp::<f32>(known)).unwrap_or(CLIP_AREA);
+    let list_height = (ui.available_height() - clip_height - 2.0 * GAP).max(ROW * 1.5);
     ScrollArea::vertical().id_salt("voices").max_height(list_height).auto_shrink([false, true]).show(ui, |ui| {
+        keep_from_bar(ui);
         ui.spacing_mut().item_spacing.y = 2.0;
         for clip in state.library.clips() {
-            row(ui, state, clip, actions);
+            let row = row(ui, state, clip, actions);
+            if state.clip().is_some_and(|chosen| chosen.id == clip.id) && has_moved(ui, clip.id, list_height) {
+                row.scroll_to_me(None);
+            }
         }
     });
     ui.add_space(GAP);
-    match &state.recorder {
-        RecorderStatus::Idle => chosen(ui, state, actions),
-        status => recording(ui, status, actions),
+    let clip = ScrollArea::vertical().id_salt("clip").auto_shrink([false, true]).show(ui, |ui| {
+        keep_from_bar(ui);
+        match &state.recorder {
+            RecorderStatus::Idle => chosen(ui, state, actions),
+            status => recording(ui, status, actions),
+        }
+    });
+    if (clip.content_size.y - clip_height).abs() > 0.5 {
+        ui.data_mut(|data| data.insert_temp(known, clip.content_size.y));
+        ui.ctx().request_discard("the clip has another height");
     }
-}
-
-/// Height that the lower part of the panel will take.
-fn clip_height(state: &State) -> f32 {
-    let remarks = state
-        .clip()
-        .and_then(|clip| clip.report.as_ref())
-        .map_or(0, |report| report.findings.iter().filter(|f| f.level > Level::Good).count());
-    let trouble = matches!(state.voice, VoiceState::Failed(_)) as usize * 2;
-    let honest = shows_honest_line(state) as usize * 2;
-    CLIP_AREA + (remarks + trouble + honest) as f32 * REMARK
 }
 
 /// Whether to say that the small model follows human voices only roughly.
@@ -66,13 +68,10 @@ fn shows_honest_line(state: &State) -> bool {
     state.model.info().is_some_and(|info| info.embedded) && state.clip().is_some_and(Clip::is_own)
 }
 
-fn row(ui: &mut Ui, state: &State, clip: &Clip, actions: &mut Vec<Action>) {
+fn row(ui: &mut Ui, state: &State, clip: &Clip, actions: &mut Vec<Action>) -> Response {
     let selected = state.clip().is_some_and(|chosen| chosen.id == clip.id);
     let (rect, response) = ui.allocate_exact_size(vec2(ui.available_width(), ROW), Sense::click());
     response.widget_info(|| WidgetInfo::selected(Role::RadioButton, true, selected, &clip.name));
-    if selected && is_new_choice(ui, clip.id) {
-        response.scroll_to_me(None);
-    }
     let p = palette(ui);
     if selected || response.hovered() {
         ui.painter().rect_filled(rect, RADIUS, if selected { p.raised } else { p.hover.gamma_multiply(0.5) });
@@ -108,17 +107,24 @@ fn row(ui: &mut Ui, state: &State, clip: &Clip, actions: &mut Vec<Action>) {
             actions.push(Action::RemoveVoice(clip.id));
         }
     }
+    response
 }
 
-/// Whether this clip was not the chosen one a frame ago.
-fn is_new_choice(ui: &Ui, id: ClipId) -> bool {
-    let key = Id::unique("chosen voice");
-    ui.data_mut(|data| data.get_temp_mut_or_default::<Option<ClipId>>(key).replace(id) != Some(id))
+/// Whether the chosen clip is another one than a frame ago, or the list another height.
+fn has_moved(ui: &Ui, id: ClipId, list_height: f32) -> bool {
+    let (key, now) = (Id::unique("chosen voice"), Some((id, list_height.round() as i32)));
+    ui.data_mut(|data| std::mem::replace(data.get_temp_mut_or_default(key), now) != now)
 }
 
 fn chosen(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     let Some(clip) = state.clip() else { return };
     let p = palette(ui);
+    if matches!(clip.origin, Origin::Model(_)) {
+        section(ui, "Clip");
+        let words = "This voice came with the model, ready made; there is no clip to hear or to trim.";
+        ui.add(Label::new(RichText::new(words).font(theme::caption()).color(p.weak)).wrap());
+        return preparation(ui, state);
+    }
     match &clip.reading {
         Reading::Unread | Reading::Busy => {
             ui.horizontal(|ui| {
@@ -150,15 +156,14 @@ fn chosen(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
                 peaks: &sound.peaks,
                 secs,
                 trim: clip.trim.clone(),
-                heard_secs: t3.max(s3gen),
+                sound_secs: s3gen,
+                manner_secs: t3,
                 position_secs: previewing.then_some(clip.trim.start + state.player.position_secs),
             };
-            if let Some((trim, done)) = clip_wave(ui, 56.0, &wave) {
+            if let Some((trim, done)) = clip_wave(ui, 68.0, &wave) {
                 actions.push(if done { Action::Trim(clip.id, trim) } else { Action::TrimPreview(clip.id, trim) });
             }
-            let heard = format!("Manner from {t3:.0} s, sound from {s3gen:.0} s of it");
-            ui.label(RichText::new(heard).font(theme::caption()).color(p.weak));
-            ui.add_space(2.0);
+            legend(ui, t3, s3gen);
             preparation(ui, state);
             if let Some(report) = &clip.report {
                 findings(ui, report);
@@ -172,6 +177,27 @@ fn chosen(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     }
 }
 
+/// What the two stripes under the wave mean.
+fn legend(ui: &mut Ui, manner_secs: f32, sound_secs: f32) {
+    let p = palette(ui);
+    let tip = format!(
+        "The model takes the sound of the voice from the first {sound_secs:.0} seconds between the handles, \
+         and its manner of speaking from the first {manner_secs:.0}"
+    );
+    let row = ui.horizontal(|ui| {
+        ui.spacing_mut().interact_size.y = 16.0;
+        ui.spacing_mut().item_spacing.x = 6.0;
+        for (color, name, secs) in [(p.accent, "Sound", sound_secs), (p.weak, "Manner", manner_secs)] {
+            let (rect, _) = ui.allocate_exact_size(vec2(10.0, 16.0), Sense::hover());
+            let stripe = Rect::from_center_size(rect.center(), vec2(10.0, 3.0));
+            ui.painter().rect_filled(stripe, 1.5, color);
+            ui.label(RichText::new(format!("{name}, {secs:.0} s")).font(theme::caption()).color(p.weak));
+            ui.add_space(6.0);
+        }
+    });
+    row.response.on_hover_text(tip);
+}
+
 fn used_label(clip: &Clip) -> String {
     let (used, whole) = (clip.trim.end - clip.trim.start, clip.sound().map_or(0.0, |s| s.pcm.secs()));
     if whole - used < 0.05 { format!("{whole:.1} s") } else { format!("{used:.1} of {whole:.1} s") }
@@ -182,7 +208,11 @@ fn preparation(ui: &mut Ui, state: &State) {
     match &state.voice {
         VoiceState::Unprepared => {}
         VoiceState::Preparing => line(ui, Icon::More, p.weak, "Learning the voice…"),
-        VoiceState::Ready { ms } => line(ui, Icon::Tick, p.good, &format!("Ready to speak, learned in {ms:.0} ms")),
+        // A voice that was learned before took no time now.
+        VoiceState::Ready { ms } if *ms > 0.0 => {
+            line(ui, Icon::Tick, p.good, &format!("Ready to speak, learned in {ms:.0} ms"));
+        }
+        VoiceState::Ready { .. } => line(ui, Icon::Tick, p.good, "Ready to speak"),
         VoiceState::Failed(error) => trouble(ui, error),
     }
 }
@@ -214,7 +244,8 @@ fn line(ui: &mut Ui, icon: Icon, color: eframe::egui::Color32, text: &str) {
 fn trouble(ui: &mut Ui, error: &str) {
     let p = palette(ui);
     Frame::new().fill(p.bad_soft).corner_radius(RADIUS).inner_margin(8.0).show(ui, |ui| {
-        ui.add(Label::new(RichText::new(error).font(theme::caption()).color(p.text)).wrap());
+        ui.take_available_width();
+        ui.add(Label::new(RichText::new(sentence(error)).font(theme::caption()).color(p.text)).wrap());
     });
 }
 

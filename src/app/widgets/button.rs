@@ -1,8 +1,9 @@
 //! Buttons: one loud, the rest quiet.
 
+use eframe::egui::style::WidgetVisuals;
 use eframe::egui::{
-    Align2, Color32, CornerRadius, FontId, Response, Role, Sense, Stroke, StrokeKind, TextWrapMode, Ui, WidgetInfo,
-    WidgetText, pos2, vec2,
+    Align2, Color32, ComboBox, CornerRadius, FontId, Rect, Response, Role, Sense, Stroke, StrokeKind, TextWrapMode, Ui,
+    WidgetInfo, WidgetText, pos2, vec2,
 };
 
 use super::icon::Icon;
@@ -62,10 +63,32 @@ pub fn icon_button(ui: &mut Ui, icon: Icon, label: &str, enabled: bool) -> Respo
             ui.painter().rect_filled(rect, RADIUS, p.hover);
         }
         focus_ring(ui, &response, RADIUS);
-        icon.paint(ui.painter(), rect, if enabled { p.text } else { p.faint });
+        icon.paint(ui.painter(), rect, p.text);
         response
     });
     tip(response.inner, label)
+}
+
+/// The title of a group that can be folded away.
+pub fn fold(ui: &mut Ui, title: &str, open: bool) -> Response {
+    let (rect, response) = ui.allocate_exact_size(vec2(ui.available_width(), CONTROL), Sense::click());
+    response.widget_info(|| WidgetInfo::selected(Role::DisclosureTriangle, true, open, title));
+    let p = palette(ui);
+    if response.hovered() {
+        ui.painter().rect_filled(rect.expand2(vec2(6.0, 0.0)), RADIUS, p.hover.gamma_multiply(0.5));
+    }
+    focus_ring(ui, &response, RADIUS);
+    ui.painter().text(rect.left_center(), Align2::LEFT_CENTER, title, theme::section(), p.text);
+    let place = Align2::RIGHT_CENTER.anchor_size(rect.right_center(), vec2(16.0, 16.0));
+    if open { Icon::Less } else { Icon::More }.paint(ui.painter(), place, p.weak);
+    response
+}
+
+/// A list to choose from, with the arrow of all others.
+pub fn combo(salt: &str, width: f32) -> ComboBox<'static> {
+    ComboBox::from_id_salt(salt).width(width).icon(|ui: &Ui, rect: Rect, visuals: &WidgetVisuals, _open: bool| {
+        Icon::More.paint(ui.painter(), rect, visuals.fg_stroke.color);
+    })
 }
 
 /// Draws a ring around what the keyboard is on.
@@ -88,13 +111,10 @@ fn paint(ui: &mut Ui, icon: Option<Icon>, label: &str, coat: &Coat, cut: Cut) ->
     let (rect, response) = ui.allocate_exact_size(size, Sense::click());
     let enabled = ui.is_enabled();
     response.widget_info(|| WidgetInfo::labeled(Role::Button, enabled, label));
-    let p = palette(ui);
     let pressed = response.is_pointer_button_down_on();
-    let (fill, color) = match (enabled, response.hovered() || pressed) {
-        (false, _) => (p.raised, p.faint),
-        (true, true) => (coat.hover, coat.text),
-        (true, false) => (coat.fill, coat.text),
-    };
+    // What is disabled is faded by the painter.
+    let (fill, color) =
+        if enabled && (response.hovered() || pressed) { (coat.hover, coat.text) } else { (coat.fill, coat.text) };
     let painted = if pressed { rect.shrink(0.5) } else { rect };
     ui.painter().rect(painted, RADIUS, fill, Stroke::new(1.0, coat.line), StrokeKind::Inside);
     focus_ring(ui, &response, RADIUS);

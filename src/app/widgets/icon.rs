@@ -39,6 +39,8 @@ pub enum Icon {
     Warning,
     /// A downward angle.
     More,
+    /// An upward angle.
+    Less,
 }
 
 impl Icon {
@@ -97,6 +99,7 @@ impl Icon {
                 pen.dot(8.0, 11.4, 0.8);
             }
             Self::More => pen.line(&[(4.0, 6.2), (8.0, 10.2), (12.0, 6.2)]),
+            Self::Less => pen.line(&[(4.0, 9.8), (8.0, 5.8), (12.0, 9.8)]),
         }
     }
 }

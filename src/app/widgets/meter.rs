@@ -13,7 +13,7 @@ pub fn meter(ui: &mut Ui, level: f32) -> Response {
     let db = 20.0 * level.max(1e-6).log10();
     response.widget_info(|| WidgetInfo::labeled(Role::ProgressIndicator, true, format!("Level {db:.0} dB")));
     let p = palette(ui);
-    ui.painter().rect_filled(rect, 3.0, p.raised);
+    ui.painter().rect_filled(rect, 3.0, p.line);
     let share = (1.0 - db / FLOOR_DB).clamp(0.0, 1.0);
     let filled = Rect::from_min_max(rect.min, pos2(rect.left() + rect.width() * share, rect.bottom()));
     let color = match db {

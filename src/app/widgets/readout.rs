@@ -7,6 +7,11 @@ use crate::theme::{self, palette};
 
 const STAGES: [&str; 6] = ["Voice", "Prefill", "T3", "Flow", "Vocoder", "Watermark"];
 
+/// Keeps what follows in an area that scrolls away from its bar, which lies in the margin of the panel.
+pub fn keep_from_bar(ui: &mut Ui) {
+    ui.set_max_width(ui.available_width() - f32::from(theme::SCROLL_MARGIN));
+}
+
 /// The title of a group of controls.
 pub fn section(ui: &mut Ui, title: &str) -> Response {
     ui.label(RichText::new(title).font(theme::section()).color(palette(ui).text))
@@ -34,7 +39,7 @@ pub fn stage_bar(ui: &mut Ui, stages: Option<&StageTimes>, width: f32) -> Respon
     response.widget_info(|| WidgetInfo::labeled(Role::Label, true, format!("Work per stage: {spoken}")));
     let p = palette(ui);
     let bar = Rect::from_min_size(pos2(rect.left(), rect.top() + 5.0), vec2(width, 8.0));
-    ui.painter().rect_filled(bar, 4.0, p.raised);
+    ui.painter().rect_filled(bar, 4.0, p.line);
     if total > 0.0 {
         let mut x = bar.left();
         for (ms, color) in parts.into_iter().zip(p.stages) {

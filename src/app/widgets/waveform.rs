@@ -18,6 +18,8 @@ use crate::theme::{self, RADIUS, palette};
 const COLUMN: f32 = 2.0;
 /// Width that catches a handle, in points.
 const GRIP: f32 = 12.0;
+/// Height below a clip's wave for the stripes that show what is heard of it, in points.
+const STRIPES: f32 = 11.0;
 /// Least part of a clip that can be used, in seconds.
 const LEAST_SECS: f32 = 0.5;
 
@@ -163,8 +165,10 @@ pub struct ClipWave<'a> {
     pub secs: f32,
     /// The part between the handles, in seconds.
     pub trim: Range<f32>,
-    /// How much of that part the model hears, in seconds.
-    pub heard_secs: f32,
+    /// How much of that part gives the sound of the voice, in seconds.
+    pub sound_secs: f32,
+    /// How much of it gives the manner of speaking, in seconds.
+    pub manner_secs: f32,
     /// Where it is being played, if it is.
     pub position_secs: Option<f32>,
 }
@@ -175,17 +179,24 @@ pub fn clip_wave(ui: &mut Ui, height: f32, wave: &ClipWave<'_>) -> Option<(Range
     let p = palette(ui);
     let painter = ui.painter_at(rect.expand(4.0));
     painter.rect_filled(rect, RADIUS, p.ground);
-    let inner = rect.shrink2(vec2(6.0, 4.0));
+    let mut inner = rect.shrink2(vec2(6.0, 4.0));
+    inner.max.y -= STRIPES;
     let secs = wave.secs.max(0.01);
     let to_x = |s: f32| inner.left() + inner.width() * (s / secs).clamp(0.0, 1.0);
     let peaks = gather(wave.peaks, (inner.width() / COLUMN) as usize, f64::from(secs) * f64::from(PEAKS_HZ));
     let (from, to) = (to_x(wave.trim.start), to_x(wave.trim.end));
-    let heard = to_x((wave.trim.start + wave.heard_secs).min(wave.trim.end));
+    let heard = to_x((wave.trim.start + wave.sound_secs.max(wave.manner_secs)).min(wave.trim.end));
     painter.rect_filled(Rect::from_x_y_ranges(from..=heard, rect.y_range()), 4.0, p.accent_soft);
     draw(&painter, inner, &peaks, p.faint, Rangef::new(inner.left() - 1.0, from));
     draw(&painter, inner, &peaks, p.accent, Rangef::new(from, heard));
     draw(&painter, inner, &peaks, p.wave, Rangef::new(heard, to));
     draw(&painter, inner, &peaks, p.faint, Rangef::new(to, inner.right() + 1.0));
+    for (row, (heard_secs, color)) in [(wave.sound_secs, p.accent), (wave.manner_secs, p.weak)].into_iter().enumerate()
+    {
+        let to = to_x((wave.trim.start + heard_secs).min(wave.trim.end));
+        let stripe = Rect::from_min_max(pos2(from, 0.0), pos2(to, 3.0));
+        painter.rect_filled(stripe.translate(vec2(0.0, inner.bottom() + 3.0 + 5.0 * row as f32)), 1.5, color);
+    }
     if let Some(position) = wave.position_secs {
         painter.vline(to_x(position), rect.y_range(), Stroke::new(1.5, p.text));
     }
