@@ -51,8 +51,8 @@ fn from_a_fresh_start_it_takes_a_text_and_one_key_to_speak() {
     stage.tell(Event::Finished { job: speak.id, stats: stats(2.0, 1) });
     drop(speak);
     stage.until("the end", |app| matches!(app.state().job, JobState::Done(_)));
-    for _ in 0..100 {
-        stage.card.ask(1200);
+    for _ in 0..250 {
+        stage.card.ask(240);
         std::thread::sleep(std::time::Duration::from_millis(3));
     }
     stage.until("the end of playback", |app| app.state().player.state == PlayState::Ended);
@@ -189,7 +189,7 @@ fn a_model_that_cannot_be_loaded_is_explained_and_another_can_be_chosen() {
     stage.told_load();
     stage.tell(Event::LoadFailed { error: "/models/x: t3_cfg.safetensors is missing".into() });
     stage.until("the failure", |app| matches!(app.state().model, ModelState::Failed(_)));
-    stage.window.get_by_label("/models/x: t3_cfg.safetensors is missing");
+    stage.window.get_by_label("/models/x: t3_cfg.safetensors is missing.");
     click(&mut stage, "Try again");
     stage.told_load();
     stage.tell(Event::LoadFailed { error: "still missing".into() });

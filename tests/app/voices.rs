@@ -166,7 +166,7 @@ fn a_recording_can_be_given_up_and_an_absent_microphone_is_said() {
     stage.mic.lock().unwrap().absent = true;
     click(&mut stage, "Record a voice (Ctrl+R)");
     stage.until("the message", |app| !app.state().notices.is_empty());
-    stage.window.get_by_label("Nothing was recorded: this system has no microphone");
+    stage.window.get_by_label("Nothing was recorded: this system has no microphone.");
 }
 
 #[derive(Debug)]

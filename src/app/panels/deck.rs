@@ -7,7 +7,9 @@ use crate::export::Format;
 use crate::player::{DeviceState, PlayState, PlayerStatus, Take};
 use crate::state::{JobState, OnDeck, State};
 use crate::theme::{self, GAP, palette};
-use crate::widgets::{Icon, SpeechWave, icon_button, quiet_button, readout, speech_wave, stage_bar, time_label};
+use crate::widgets::{
+    Icon, SpeechWave, icon_button, quiet_button, readout, short_time, speech_wave, stage_bar, time_label,
+};
 
 /// Height of what is below the waveform, in points.
 const BELOW_WAVE: f32 = 88.0;
@@ -135,7 +137,7 @@ fn figures(ui: &mut Ui, state: &State, player: &PlayerStatus) {
     ui.spacing_mut().item_spacing.x = GAP;
     let stats = state.job.stats().filter(|stats| stats.audio_secs > 0.0);
     let some = state.take.is_some();
-    let first = player.first_audio.map(|d| format!("{:.0} ms", d.as_secs_f64() * 1e3));
+    let first = player.first_audio.map(|d| short_time(d.as_secs_f64() * 1e3));
     let width = ui.available_width();
     let figure = if width < 900.0 { 76.0 } else { FIGURE + (width - 900.0).min(400.0) * 0.06 };
     readout(ui, "First sound", first, figure, "From the key press to the first sample handed to the sound device");

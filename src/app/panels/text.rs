@@ -39,7 +39,7 @@ pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
         if state.settings.text.is_empty() && height > 160.0 {
             // Over the editor, and therefore no part of the column's flow.
             let below_hint =
-                Rect::from_min_size(pos2(left + 2.0, top + 2.0 * set.line), vec2(width - 2.0, height - 2.0 * set.line));
+                Rect::from_min_size(pos2(left, top + 2.0 * set.line), vec2(width, height - 2.0 * set.line));
             examples(&mut ui.new_child(UiBuilder::new().max_rect(below_hint)), state, actions);
         }
         ui.add_space(GAP);

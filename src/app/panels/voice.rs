@@ -1,5 +1,6 @@
 //! The voice panel: which voice, which part of its clip, and what that clip is worth.
 
+use eframe::egui::style::ScrollAnimation;
 use eframe::egui::{
     Align, Align2, Frame, Id, Label, Layout, Rect, Response, RichText, Role, ScrollArea, Sense, Stroke, StrokeKind, Ui,
     WidgetInfo, pos2, vec2,
@@ -12,7 +13,9 @@ use crate::player::PlayState;
 use crate::recorder::{MAX_SECS, RecorderStatus};
 use crate::state::{OnDeck, State, VoiceState};
 use crate::theme::{self, GAP, RADIUS, palette};
-use crate::widgets::{ClipWave, Icon, clip_wave, icon_button, keep_from_bar, meter, quiet_button, section, sentence};
+use crate::widgets::{
+    ClipWave, Icon, clip_wave, icon_button, keep_from_bar, meter, quiet_button, section, sentence, short_time,
+};
 
 /// Height of a voice in the list, in points.
 const ROW: f32 = 44.0;
@@ -45,7 +48,8 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
         for clip in state.library.clips() {
             let row = row(ui, state, clip, actions);
             if state.clip().is_some_and(|chosen| chosen.id == clip.id) && has_moved(ui, clip.id, list_height) {
-                row.scroll_to_me(None);
+                // At once: an animation would be overtaken by the next change of height.
+                row.scroll_to_me_animation(None, ScrollAnimation::none());
             }
         }
     });
@@ -210,7 +214,7 @@ fn preparation(ui: &mut Ui, state: &State) {
         VoiceState::Preparing => line(ui, Icon::More, p.weak, "Learning the voice…"),
         // A voice that was learned before took no time now.
         VoiceState::Ready { ms } if *ms > 0.0 => {
-            line(ui, Icon::Tick, p.good, &format!("Ready to speak, learned in {ms:.0} ms"));
+            line(ui, Icon::Tick, p.good, &format!("Ready to speak, learned in {}", short_time(*ms)));
         }
         VoiceState::Ready { .. } => line(ui, Icon::Tick, p.good, "Ready to speak"),
         VoiceState::Failed(error) => trouble(ui, error),

@@ -27,7 +27,11 @@ struct Cut {
 /// The one button that matters most. Its text, an icon, and a hint in smaller letters.
 pub fn primary_button(ui: &mut Ui, icon: Icon, label: &str, hint: &str, enabled: bool) -> Response {
     let p = palette(ui);
-    let coat = Coat { fill: p.accent, hover: p.accent_hover, text: p.on_accent, line: Color32::TRANSPARENT };
+    let coat = if enabled {
+        Coat { fill: p.accent, hover: p.accent_hover, text: p.on_accent, line: Color32::TRANSPARENT }
+    } else {
+        Coat { fill: p.accent_soft, hover: p.accent_soft, text: p.accent_text, line: Color32::TRANSPARENT }
+    };
     let cut = Cut { font: theme::semibold(14.5), height: 40.0, pad: 20.0 };
     let response = ui.add_enabled_ui(enabled, |ui| paint(ui, Some(icon), label, &coat, cut));
     tip(response.inner, hint)

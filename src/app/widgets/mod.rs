@@ -11,5 +11,5 @@ pub use button::{chip, combo, fold, icon_button, primary_button, quiet_button};
 pub use elide::{elided, sentence};
 pub use icon::Icon;
 pub use meter::meter;
-pub use readout::{keep_from_bar, readout, section, stage_bar};
+pub use readout::{keep_from_bar, readout, section, short_time, stage_bar};
 pub use waveform::{ClipWave, SpeechWave, clip_wave, speech_wave, time_label};

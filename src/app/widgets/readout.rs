@@ -17,6 +17,11 @@ pub fn section(ui: &mut Ui, title: &str) -> Response {
     ui.label(RichText::new(title).font(theme::section()).color(palette(ui).text))
 }
 
+/// A stretch of time in few letters, given in milliseconds.
+pub fn short_time(ms: f64) -> String {
+    if ms < 999.5 { format!("{ms:.0} ms") } else { format!("{:.1} s", ms / 1e3) }
+}
+
 /// A figure over its name; `None` is a dash.
 pub fn readout(ui: &mut Ui, name: &str, value: Option<String>, width: f32, tip: &str) -> Response {
     let (rect, response) = ui.allocate_exact_size(vec2(width, 36.0), Sense::hover());
