@@ -34,6 +34,8 @@ pub const LOOKAHEAD_SAMPLES: usize = N_FFT + REACH_FRAMES * HOP;
 
 const N_FFT: usize = 1536;
 const HOP: usize = 240;
+/// Samples of a whole clip that are worked on at once, 5 s: bounds the memory, not the result.
+const PIECE_SAMPLES: usize = 500 * HOP;
 /// Marked bins, 15.625 Hz each: up to 2 kHz.
 const SUBBAND: usize = 128;
 /// Frames on either side that the residual of one depends on: five convolutions of 7.
@@ -95,7 +97,10 @@ impl Watermarker {
             self.stft.each_frame(samples, self.stft.centred(), |bins| loudest = loudest.max(level(bins)))?;
         }
         let mut state = WatermarkState::new(ACTIVE_PART * loudest);
-        let mut marked = self.push(&mut state, samples)?;
+        let mut marked = Vec::with_capacity(samples.len());
+        for piece in samples.chunks(PIECE_SAMPLES) {
+            marked.extend(self.push(&mut state, piece)?);
+        }
         marked.extend(self.finish(state)?);
         Ok(marked)
     }

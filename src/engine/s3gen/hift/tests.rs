@@ -101,6 +101,17 @@ fn a_recorded_excitation_gives_the_references_samples() {
 }
 
 #[test]
+fn a_clip_of_several_blocks_is_the_one_rendered_at_once() {
+    let hift = tiny();
+    let frames = 2 * BLOCK_FRAMES + 50;
+    let mel = some_mel(frames);
+    let blocks = hift.forward(&mel, &SeededNoise::new(5), 0).unwrap();
+    let once = hift.generator.render(&mel, &blocks.source, 0..frames).unwrap();
+    let error = relative_error(&blocks.wav, &once);
+    assert!(error < 1e-6, "relative error {error}");
+}
+
+#[test]
 fn an_utterance_fades_in_as_the_references_does() {
     let (hift, fixture) = (tiny(), Fixture::open());
     let mut state = HiftState::new(0);
