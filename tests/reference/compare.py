@@ -54,6 +54,27 @@ def compare(name, ours, theirs, cfg_weight):
     return float((a - b).norm() / b.norm().clamp_min(1e-30)), note
 
 
+def greedy_tokens(logits, history, penalty):
+    """The codes that each step would choose after `history`: argmax of (steps, vocab) logits with repetition penalty."""
+    chosen = []
+    for i, step in enumerate(logits[: len(history)]):
+        step, seen = step[:6561].clone(), history[:i].unique()
+        step[seen] = torch.where(step[seen] > 0, step[seen] / penalty, step[seen] * penalty)
+        chosen.append(step.argmax())
+    return torch.stack(chosen)
+
+
+def compare_greedy(run, trace, spec, cfg_weight):
+    """-> (share of steps at which the greedy choice differs, steps), the reference having chosen greedily itself."""
+    history = load_file(run / "tokens.safetensors")["speech_tokens"].long()
+    penalty = 2.0 if spec["variant"] == "multilingual" else 1.2
+    ours, theirs = load(trace, "t3_logits"), squeeze(load(run, "t3_logits"))
+    if ours.ndim == 3 and ours.shape[1] == 2:
+        ours = ours[:, 0] + cfg_weight * (ours[:, 0] - ours[:, 1])
+    ours, theirs = (greedy_tokens(squeeze(t), history, penalty) for t in (ours, theirs))
+    return float((ours != theirs).float().mean()), len(theirs), float((theirs != history[: len(theirs)]).float().mean())
+
+
 def main():
     argv = sys.argv[1:]
     command = argv[argv.index("--") + 1:] if "--" in argv else []
@@ -89,6 +110,10 @@ def main():
         bad |= not ok
         shape = list(theirs.shape) if theirs is not None else "-"
         print(f"| {name} | {shape} | {error:.2e} | {bound:.0e} | {'' if ok else 'FAIL '}{note} |")
+    if "t3_logits" in names:
+        error, steps, check = compare_greedy(a.run, trace, spec, a.cfg_weight)
+        bad |= error > 0
+        print(f"| greedy choice | [{steps}] | {error:.2e} | 0e+00 | {'FAIL ' if error else ''}(the recorded tokens differ at {check:.1%}) |")
     sys.exit(bad)
 
 

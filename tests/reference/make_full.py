@@ -26,7 +26,6 @@ import refmodels as R
 import stages
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it rests in the shade."
-NEW_TOKENS = 60
 TOKENIZER = dict(english="english", multilingual="multilingual", turbo="gpt2", nano="gpt2")
 
 
@@ -138,32 +137,30 @@ def make_perth(out):
 
 
 class _Patch:
-    """Record the logits that enter the first processor, keep sampled ids in the codebook, and end after so many tokens."""
+    """Record the logits that enter the first processor, and choose greedily within the codebook."""
 
     def __init__(self, first):
         self.first, self.logits = first, []
 
     def __enter__(self):
         self.saved = self.first.__call__, torch.multinomial
-        call, multinomial, logits = *self.saved, self.logits
+        call, logits = self.saved[0], self.logits
 
         def record(processor, ids, scores):
             logits.append(scores[0].clone())
             return call(processor, ids, scores)
 
-        def in_codebook(probs, num_samples):  # random weights would choose the special ids as often as any
-            probs = probs.clone()
-            probs[..., 6561:] = 0
-            return multinomial(probs, num_samples=num_samples)
+        def greedy_in_codebook(probs, num_samples):  # random weights would choose the special ids as often as any
+            return probs[..., :6561].argmax(-1, keepdim=True)
 
-        self.first.__call__, torch.multinomial = record, in_codebook
+        self.first.__call__, torch.multinomial = record, greedy_in_codebook
         return self
 
     def __exit__(self, *_):
         self.first.__call__, torch.multinomial = self.saved
 
 
-def make_e2e(out, kind):
+def make_e2e(out, kind, new_tokens):
     """The reference's own generate(), with what happens inside."""
     from chatterbox.mtl_tts import ChatterboxMultilingualTTS
     from chatterbox.tts import ChatterboxTTS
@@ -180,7 +177,7 @@ def make_e2e(out, kind):
         tts = ChatterboxTurboTTS(t3, s3gen, ve, AutoTokenizer.from_pretrained(out / kind), "cpu", model_label=kind.title())
         tts.tokenizer.pad_token = tts.tokenizer.pad_token or tts.tokenizer.eos_token
         inner = t3.inference_turbo
-        t3.inference_turbo = lambda **kw: note(inner(**{**kw, "max_gen_len": NEW_TOKENS - 1}), kw)
+        t3.inference_turbo = lambda **kw: note(inner(**{**kw, "max_gen_len": new_tokens - 1}), kw)
     else:
         if kind == "multilingual":
             import chatterbox.models.tokenizers.tokenizer as tk
@@ -192,7 +189,7 @@ def make_e2e(out, kind):
             from chatterbox.models.tokenizers import EnTokenizer
             tts = ChatterboxTTS(t3, s3gen, ve, EnTokenizer(str(out / kind / "tokenizer.json")), "cpu")
         inner = t3.inference
-        t3.inference = lambda **kw: note(inner(**{**kw, "max_new_tokens": NEW_TOKENS}), kw)
+        t3.inference = lambda **kw: note(inner(**{**kw, "max_new_tokens": new_tokens}), kw)
 
     clock, timing = [time.time()], {}
 
@@ -243,12 +240,13 @@ def main():
     ap.add_argument("out", type=Path)
     ap.add_argument("parts", nargs="*")
     ap.add_argument("--threads", type=int, default=2, help="on a machine that others use, 1 is faster than 2")
+    ap.add_argument("--tokens", type=int, default=200, help="speech tokens of the end-to-end runs")
     a = ap.parse_args()
     torch.set_num_threads(a.threads)
     parts = {"ve": make_ve, "s3gen": make_s3gen, "stages": make_stages, "perth": make_perth}
     for kind in ("nano", "turbo", "english", "multilingual"):
         parts[f"t3_{kind}"] = lambda out, kind=kind: make_t3(out, kind)
-        parts[f"e2e_{kind}"] = lambda out, kind=kind: make_e2e(out, kind)
+        parts[f"e2e_{kind}"] = lambda out, kind=kind: make_e2e(out, kind, a.tokens)
     for name in a.parts or parts:
         t = time.time()
         parts[name](a.out)

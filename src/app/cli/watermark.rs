@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use myna_engine::watermark::WatermarkDetector;
+use myna_engine::watermark::{MARKED_FROM, WatermarkDetector};
 
 use super::report::{print_json, print_line};
 use crate::audio_file::decode;
@@ -35,7 +35,7 @@ pub fn run(args: &WatermarkArgs) -> anyhow::Result<()> {
     let WatermarkCommand::Detect(args) = &args.command;
     let clip = decode(&args.file)?;
     let score = WatermarkDetector::embedded()?.detect(&clip.samples, clip.sample_rate_hz)?;
-    let marked = score >= 0.5;
+    let marked = score >= MARKED_FROM;
     if args.json {
         return print_json(&serde_json::json!({ "watermarked": marked, "score": score, "audio_secs": clip.secs() }));
     }

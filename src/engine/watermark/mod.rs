@@ -23,7 +23,7 @@ use crate::dsp::stft::Stft;
 use crate::error::Result;
 use crate::weights::Weights;
 
-pub use detector::WatermarkDetector;
+pub use detector::{MARKED_FROM, WatermarkDetector};
 use network::ConvStack;
 pub use stream::WatermarkState;
 

@@ -25,8 +25,8 @@ use crate::weights::Weights;
 /// Samples to a mel frame.
 pub const SAMPLES_PER_FRAME: usize = 480;
 /// Frames of a clip that are rendered at once. The last stage holds 120 rows of 64 channels for each of them several
-/// times over, 600 MB for 40 s; four seconds bound that to some 50 MB and cost 8 % in frames computed twice.
-const BLOCK_FRAMES: usize = 200;
+/// times over, 600 MB for 40 s; two seconds bound that to some 30 MB and cost 6 to 13 % in frames computed twice.
+const BLOCK_FRAMES: usize = 100;
 /// Sample rate of the sound.
 pub const SAMPLE_RATE_HZ: usize = 24_000;
 
