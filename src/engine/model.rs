@@ -9,6 +9,7 @@ use crate::config::ModelConfig;
 use crate::device::{Lanes, describe_cpu, open_device};
 use crate::error::{Error, Result};
 use crate::model_files::ModelFiles;
+use crate::nn::LayerErrors;
 use crate::protocol::{LoadRequest, ModelInfo, ModelSource, Precision, SpeakSettings};
 use crate::s3_tokenizer::S3Tokenizer;
 use crate::s3gen::campplus::CamPPlus;
@@ -68,12 +69,21 @@ impl Model {
     /// # Errors
     /// If files are missing or do not fit, or the device or precision is not available.
     pub fn load(request: &LoadRequest, progress: &mut dyn FnMut(f32, &'static str)) -> Result<Self> {
+        Self::load_measuring(request, None, progress)
+    }
+
+    /// [`Self::load`]; with `errors` the model computes in f32 and its layers tell what the precision would cost them.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_measuring(
+        request: &LoadRequest,
+        errors: Option<&Arc<LayerErrors>>,
+        progress: &mut dyn FnMut(f32, &'static str),
+    ) -> Result<Self> {
         let started = Instant::now();
         let device = open_device(request.device)?;
-        if !Precision::available().contains(&request.precision) {
-            let name = request.precision.name();
-            return Err(Error::input(format!("{name} weights are not available yet; use f32")));
-        }
+        let plan = request.plan.unwrap_or_else(|| request.precision.plan());
         let files = ModelFiles::of(&request.source)?;
         let variant = files.choose(request.variant)?;
         let spec = variant.spec();
@@ -93,16 +103,18 @@ impl Model {
         let voice_encoder = VoiceEncoder::load(&w, &config.voice_encoder)?;
         w.finish()?;
         progress(0.05, "T3");
-        let w = files.weights(&[spec.t3_file], &device)?;
+        let w = files.weights(&[spec.t3_file], &device)?.at(plan.t3).measuring(errors);
         let t3 = T3::load(&w, &config.t3)?;
         w.finish()?;
         let model_hash = w.fingerprint()?;
         progress(0.65, "S3Gen");
         let w = files.weights(spec.s3gen_files, &device)?;
-        let s3gen = S3Gen::load(&w, &config.flow)?;
+        let s3gen = S3Gen::load(&w.at(plan.flow).measuring(errors), &config.flow)?;
         let hift = Hift::load(&w.pp("mel2wav"), &config.hift)?;
-        let s3_tokenizer = S3Tokenizer::load(&w.pp("tokenizer"), &config.s3_tokenizer)?;
-        let camp_plus = CamPPlus::load(&w.pp("speaker_encoder"), &config.camp_plus)?;
+        let s3_tokenizer =
+            S3Tokenizer::load(&w.pp("tokenizer").at(plan.encoders).measuring(errors), &config.s3_tokenizer)?;
+        let camp_plus =
+            CamPPlus::load(&w.pp("speaker_encoder").at(plan.encoders).measuring(errors), &config.camp_plus)?;
         w.finish()?;
         progress(0.95, "watermark");
         let watermarker = Arc::new(Watermarker::embedded()?);

@@ -73,9 +73,23 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// All of them, the most exact first.
+    pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::Int8];
+
     /// Those that this build computes with.
     pub fn available() -> &'static [Self] {
-        &[Self::F32]
+        &Self::ALL
+    }
+
+    /// What each part of a model is kept at when this is asked for.
+    ///
+    /// Eight bits are for T3 and the flow. The encoders of a voice run once per voice and turn small errors into other
+    /// codes, so they get sixteen.
+    pub fn plan(self) -> PrecisionPlan {
+        match self {
+            Self::Int8 => PrecisionPlan { t3: self, flow: self, encoders: Self::F16 },
+            _ => PrecisionPlan { t3: self, flow: self, encoders: self },
+        }
     }
 
     /// Name on the command line.
@@ -87,6 +101,17 @@ impl Precision {
             Self::Int8 => "int8",
         }
     }
+}
+
+/// The precision of each part of a model; the vocoder, the voice encoder and the watermark are always f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PrecisionPlan {
+    /// The backbone and the head of T3.
+    pub t3: Precision,
+    /// The token encoder and the estimator of S3Gen.
+    pub flow: Precision,
+    /// The S3 tokenizer and CAMPPlus.
+    pub encoders: Precision,
 }
 
 /// Which processor runs the networks.
@@ -118,6 +143,8 @@ pub struct LoadRequest {
     pub variant: Option<Variant>,
     /// How weights are stored.
     pub precision: Precision,
+    /// Another precision for some parts than [`Precision::plan`] gives them.
+    pub plan: Option<PrecisionPlan>,
     /// Where it runs.
     pub device: DeviceKind,
     /// Number of threads; `None` takes all cores.

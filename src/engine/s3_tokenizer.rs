@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::dsp::Features;
 use crate::dsp::mel::s3_log_mel;
 use crate::error::{Error, Result};
-use crate::nn::{Conv1d, ConvConfig, DepthwiseConv1d, LayerNorm, Linear, Mask, Rope, attend, gelu};
+use crate::nn::{Activation, Conv1d, ConvConfig, DepthwiseConv1d, LayerNorm, Linear, Mask, Rope, add, attend};
 use crate::weights::Weights;
 
 /// Bands of [`s3_log_mel`].
@@ -135,8 +135,8 @@ impl S3Tokenizer {
 
     /// `mel: (1, T, 128) -> (1, ceil(T / 4), dim)`.
     fn hidden(&self, mel: &Tensor) -> Result<Tensor> {
-        let mut xs = gelu(&self.conv1.forward(mel)?)?;
-        xs = gelu(&self.conv2.forward(&xs)?)?;
+        let mut xs = self.conv1.forward_act(mel, Activation::Gelu)?;
+        xs = self.conv2.forward_act(&xs, Activation::Gelu)?;
         for block in &self.blocks {
             xs = block.forward(&xs, &self.rope)?;
         }
@@ -182,9 +182,9 @@ impl Block {
 
     /// `(1, T, dim) -> (1, T, dim)`.
     fn forward(&self, xs: &Tensor, rope: &Rope) -> Result<Tensor> {
-        let xs = (xs + self.attn.forward(&self.attn_ln.forward(xs)?, rope)?)?;
-        let ys = self.mlp_out.forward(&gelu(&self.mlp_in.forward(&self.mlp_ln.forward(&xs)?)?)?)?;
-        Ok((xs + ys)?)
+        let xs = add(xs, &self.attn.forward(&self.attn_ln.forward(xs)?, rope)?)?;
+        let inner = self.mlp_in.forward_act(&self.mlp_ln.forward(&xs)?, Activation::Gelu)?;
+        self.mlp_out.forward_add(&inner, &xs)
     }
 }
 
@@ -204,7 +204,7 @@ impl FsmnAttention {
         let value = Linear::load(&w.pp("value"), dim, dim)?;
         // The key has no bias.
         let zeros = Tensor::zeros(dim, candle_core::DType::F32, w.device())?;
-        let key = Linear::new(w.pp("key").get("weight", (dim, dim))?, Some(zeros));
+        let key = Linear::new(&w.pp("key").get("weight", (dim, dim))?, Some(zeros), &w.keep())?;
         Ok(Self {
             qkv: Linear::fuse(&[&query, &key, &value])?,
             out: Linear::load(&w.pp("out"), dim, dim)?,
@@ -221,11 +221,11 @@ impl FsmnAttention {
         let part = |i: usize| qkv.narrow(2, i * dim, dim)?.contiguous();
         let heads = |xs: &Tensor| xs.reshape((batch, t, self.heads, head_dim));
         let v = part(2)?;
-        let memory = (self.fsmn_block.forward(&v)? + &v)?;
+        let memory = add(&self.fsmn_block.forward(&v)?, &v)?;
         let (q, k) = (rope.apply(&heads(&part(0)?)?, 0)?, rope.apply(&heads(&part(1)?)?, 0)?);
         let scale = (head_dim as f64).powf(-0.5);
         let context = attend(&q, &k, &heads(&v)?, scale, &Mask::Full, None)?;
-        Ok((self.out.forward(&context)? + memory)?)
+        self.out.forward_add(&context, &memory)
     }
 }
 
@@ -235,6 +235,7 @@ mod tests {
 
     use super::*;
     use crate::dsp::testing::{Fixture, load_config, on_threads, relative_error};
+    use crate::nn::gelu;
 
     fn tiny() -> S3Tokenizer {
         let w = Weights::open(&Fixture::path("tiny/shared/s3gen_meanflow.safetensors"), &Device::Cpu).unwrap();

@@ -10,8 +10,13 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::element::Element;
 use super::math::exp;
 use super::simd::{Kernel, MAX_LANES, Simd, dispatch};
+
+mod store;
+
+pub(crate) use store::{HeadRows, Keys, Shape, Values};
 
 /// Keys to a panel.
 pub(crate) const PANEL: usize = 16;
@@ -23,131 +28,6 @@ const TILE: usize = 6;
 const WINDOW: usize = BLOCK + 2 * PANEL;
 /// Below this many multiplications one thread is faster.
 const PARALLEL_WORK: usize = 1 << 17;
-/// Below this many values one thread copies faster.
-const PARALLEL_COPY: usize = 1 << 15;
-
-/// Rows of heads inside a larger array: row `t` of batch `b`, head `h` begins at `b · batch + t · row + h · head`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct HeadRows<'a> {
-    pub data: &'a [f32],
-    pub batch: usize,
-    pub row: usize,
-    pub head: usize,
-}
-
-impl<'a> HeadRows<'a> {
-    fn at(&self, b: usize, t: usize, h: usize, dim: usize) -> &'a [f32] {
-        &self.data[b * self.batch + t * self.row + h * self.head..][..dim]
-    }
-}
-
-/// Keys or values of every batch row and head, one after the other, with room for `capacity` of them.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
-    pub batch: usize,
-    pub heads: usize,
-    pub dim: usize,
-    pub capacity: usize,
-}
-
-impl Shape {
-    /// The head size rounded up to whole vectors.
-    fn padded_dim(&self) -> usize {
-        self.dim.next_multiple_of(PANEL)
-    }
-
-    fn keys_len(&self) -> usize {
-        self.capacity.next_multiple_of(PANEL) * self.dim
-    }
-
-    fn values_len(&self) -> usize {
-        self.capacity * self.padded_dim()
-    }
-}
-
-/// Keys as panels.
-#[derive(Debug, Clone)]
-pub(crate) struct Keys {
-    shape: Shape,
-    data: Vec<f32>,
-}
-
-/// Values as rows of whole vectors.
-#[derive(Debug, Clone)]
-pub(crate) struct Values {
-    shape: Shape,
-    data: Vec<f32>,
-}
-
-impl Keys {
-    /// Room for `shape.capacity` keys; memory is taken as it is filled.
-    pub(crate) fn new(shape: Shape) -> Self {
-        Self { shape, data: vec![0.0; shape.batch * shape.heads * shape.keys_len()] }
-    }
-
-    /// What it was made for.
-    pub(crate) fn shape(&self) -> Shape {
-        self.shape
-    }
-
-    /// Writes `count` keys from position `start` on.
-    pub(crate) fn write(&mut self, start: usize, count: usize, rows: HeadRows<'_>) {
-        let Shape { heads, dim, .. } = self.shape;
-        let one = |index: usize, data: &mut [f32]| {
-            for t in 0..count {
-                let key = rows.at(index / heads, t, index % heads, dim);
-                let at = start + t;
-                let panel = &mut data[at / PANEL * PANEL * dim..][..PANEL * dim];
-                panel.iter_mut().skip(at % PANEL).step_by(PANEL).zip(key).for_each(|(to, from)| *to = *from);
-            }
-        };
-        each_part(&mut self.data, self.shape.keys_len(), count * dim * heads >= PARALLEL_COPY, one);
-    }
-
-    /// Key `t` of batch row `b` and head `h`.
-    pub(crate) fn key(&self, b: usize, t: usize, h: usize) -> impl Iterator<Item = f32> + '_ {
-        let panel = &self.part(b, h)[t / PANEL * PANEL * self.shape.dim..][..PANEL * self.shape.dim];
-        panel.iter().skip(t % PANEL).step_by(PANEL).copied()
-    }
-
-    fn part(&self, b: usize, h: usize) -> &[f32] {
-        let len = self.shape.keys_len();
-        &self.data[(b * self.shape.heads + h) * len..][..len]
-    }
-}
-
-impl Values {
-    /// Room for `shape.capacity` values; memory is taken as it is filled.
-    pub(crate) fn new(shape: Shape) -> Self {
-        Self { shape, data: vec![0.0; shape.batch * shape.heads * shape.values_len()] }
-    }
-
-    /// Writes `count` values from position `start` on.
-    pub(crate) fn write(&mut self, start: usize, count: usize, rows: HeadRows<'_>) {
-        let Shape { heads, dim, .. } = self.shape;
-        let width = self.shape.padded_dim();
-        let one = |index: usize, data: &mut [f32]| {
-            for (t, to) in data[start * width..].chunks_exact_mut(width).take(count).enumerate() {
-                to[..dim].copy_from_slice(rows.at(index / heads, t, index % heads, dim));
-            }
-        };
-        each_part(&mut self.data, self.shape.values_len(), count * dim * heads >= PARALLEL_COPY, one);
-    }
-
-    fn part(&self, b: usize, h: usize) -> &[f32] {
-        let len = self.shape.values_len();
-        &self.data[(b * self.shape.heads + h) * len..][..len]
-    }
-}
-
-/// Calls `f` with every part of `data` and its number.
-fn each_part(data: &mut [f32], len: usize, parallel: bool, f: impl Fn(usize, &mut [f32]) + Sync) {
-    if parallel {
-        data.par_chunks_exact_mut(len.max(1)).enumerate().for_each(|(i, part)| f(i, part));
-    } else {
-        data.chunks_exact_mut(len.max(1)).enumerate().for_each(|(i, part)| f(i, part));
-    }
-}
 
 /// What is added to scores.
 #[derive(Clone, Copy)]
@@ -157,16 +37,16 @@ pub(crate) enum Extra<'a> {
     /// A term for each pair, added after scaling: `(B or 1, H, Tq, Tk)`.
     Bias(&'a [f32]),
     /// Query `i` and key `j` also score `q[i] · p[Tq - 1 - i + j]`: a second kind of query and keys by distance.
-    Relative(HeadRows<'a>, &'a Keys),
+    Relative(HeadRows<'a>, &'a Keys<f32>),
 }
 
 /// One call: queries against the first `keys` keys.
 #[derive(Clone, Copy)]
-pub(crate) struct Attention<'a> {
+pub(crate) struct Attention<'a, E> {
     pub q: HeadRows<'a>,
     pub queries: usize,
-    pub k: &'a Keys,
-    pub v: &'a Values,
+    pub k: &'a Keys<E>,
+    pub v: &'a Values<E>,
     pub keys: usize,
     pub scale: f32,
     /// The keys that a query sees.
@@ -174,13 +54,13 @@ pub(crate) struct Attention<'a> {
     pub extra: Extra<'a>,
 }
 
-impl Attention<'_> {
+impl<E: Element> Attention<'_, E> {
     /// `softmax(scores) v`, written to `out (B, Tq, H, D)`. A query that sees nothing gives zeros.
     ///
     /// # Panics
     /// If a view does not fit its data: a defect of the caller.
     pub(crate) fn run(&self, out: &mut [f32]) {
-        let Shape { batch, heads, dim, capacity } = self.k.shape;
+        let Shape { batch, heads, dim, capacity } = self.k.shape();
         let tiles = self.queries.div_ceil(TILE);
         assert!(out.len() == batch * self.queries * heads * dim && self.keys <= capacity, "attention shapes");
         let out = Output(out.as_mut_ptr());
@@ -214,8 +94,8 @@ struct Output(*mut f32);
 unsafe impl Sync for Output {}
 
 /// Some queries of one head.
-struct Tile<'a> {
-    call: &'a Attention<'a>,
+struct Tile<'a, E> {
+    call: &'a Attention<'a, E>,
     batch: usize,
     head: usize,
     first: usize,
@@ -223,7 +103,7 @@ struct Tile<'a> {
     out: &'a Output,
 }
 
-impl Kernel for Tile<'_> {
+impl<E: Element> Kernel for Tile<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -242,12 +122,12 @@ impl Kernel for Tile<'_> {
 /// Scores of one block of keys.
 type Scores = [[f32; BLOCK]; TILE];
 
-impl Tile<'_> {
+impl<E: Element> Tile<'_, E> {
     #[inline(always)]
     fn attend<S: Simd, const R: usize>(&self, s: S) {
         let call = self.call;
-        let Shape { dim, .. } = call.k.shape;
-        let width = call.k.shape.padded_dim();
+        let Shape { dim, .. } = call.k.shape();
+        let width = call.k.shape().padded_dim();
         let sees: [Range<usize>; R] = std::array::from_fn(|r| {
             let range = (call.sees)(self.first + r);
             range.start.min(call.keys)..range.end.min(call.keys)
@@ -268,11 +148,11 @@ impl Tile<'_> {
                 correction[r] = soften(s, &mut scores[r], seen, block.len(), &mut highest[r], &mut sum[r]);
             }
             let values = &call.v.part(self.batch, self.head)[block.start * width..block.end * width];
-            gather::<S, R>(s, &scores, &correction, values, &mut gathered, width);
+            gather::<S, E, R>(s, &scores, &correction, values, &mut gathered, width);
         }
         for r in 0..R {
             let inverse = if sum[r] > 0.0 || sum[r].is_nan() { 1.0 / sum[r] } else { 0.0 };
-            let row = (self.batch * call.queries + self.first + r) * call.k.shape.heads + self.head;
+            let row = (self.batch * call.queries + self.first + r) * call.k.shape().heads + self.head;
             for (d, value) in gathered[r * width..][..dim].iter().enumerate() {
                 // SAFETY: `run` checked the length of the output, and this row of this head is ours alone.
                 unsafe { self.out.0.add(row * dim + d).write(value * inverse) };
@@ -284,12 +164,12 @@ impl Tile<'_> {
     #[inline(always)]
     fn score<S: Simd, const R: usize>(&self, s: S, block: &Range<usize>, scores: &mut Scores) {
         let call = self.call;
-        let dim = call.k.shape.dim;
+        let dim = call.k.shape().dim;
         let q: [&[f32]; R] = std::array::from_fn(|r| call.q.at(self.batch, self.first + r, self.head, dim));
         let panels = block.len().div_ceil(PANEL);
         let k = &call.k.part(self.batch, self.head)[block.start * dim..][..panels * PANEL * dim];
         let mut rows = scores.each_mut().map(|row| &mut row[..]);
-        panel_products::<S, R>(s, &q, k, dim, &mut rows);
+        panel_products::<S, E, R>(s, &q, k, dim, &mut rows);
         if let Extra::Relative(q, p) = call.extra {
             // Query r needs rows from Tq - 1 - first - r + start of p on; the last query of the tile the earliest.
             let earliest = call.queries - self.first - R + block.start;
@@ -299,7 +179,7 @@ impl Tile<'_> {
             let p = &p.part(0, self.head)[aligned * dim..][..count * PANEL * dim];
             let mut window = [[0f32; WINDOW]; TILE];
             let mut rows = window.each_mut().map(|row| &mut row[..]);
-            panel_products::<S, R>(s, &q, p, dim, &mut rows);
+            panel_products::<S, f32, R>(s, &q, p, dim, &mut rows);
             for r in 0..R {
                 let shifted = &window[r][earliest - aligned + R - 1 - r..];
                 add_and_scale(s, &mut scores[r], shifted, panels * PANEL, call.scale);
@@ -317,7 +197,7 @@ impl Tile<'_> {
     #[inline(always)]
     fn bias(&self, r: usize, block: &Range<usize>, scores: &mut [f32]) {
         let Extra::Bias(bias) = self.call.extra else { return };
-        let (heads, queries, keys) = (self.call.k.shape.heads, self.call.queries, self.call.keys);
+        let (heads, queries, keys) = (self.call.k.shape().heads, self.call.queries, self.call.keys);
         let batch = if bias.len() == heads * queries * keys { 0 } else { self.batch };
         let row = &bias[((batch * heads + self.head) * queries + self.first + r) * keys..][..keys];
         scores.iter_mut().zip(&row[block.clone()]).for_each(|(score, bias)| *score += bias);
@@ -361,10 +241,10 @@ fn soften<S: Simd>(s: S, scores: &mut [f32], seen: Range<usize>, len: usize, hig
 
 /// `rows[r][j] = q[r] · key j` for whole panels.
 #[inline(always)]
-fn panel_products<S: Simd, const R: usize>(
+fn panel_products<S: Simd, E: Element, const R: usize>(
     s: S,
     q: &[&[f32]; R],
-    panels: &[f32],
+    panels: &[E],
     dim: usize,
     rows: &mut [&mut [f32]; TILE],
 ) {
@@ -377,30 +257,30 @@ fn panel_products<S: Simd, const R: usize>(
         let wide = if S::LANES == MAX_LANES { 4 } else { 2 };
         if column + wide * S::LANES <= total {
             if S::LANES == MAX_LANES {
-                column = columns::<S, R, 4>(s, &q, panels, dim, at, column, rows);
+                column = columns::<S, E, R, 4>(s, &q, panels, dim, at, column, rows);
             } else {
-                column = columns::<S, R, 2>(s, &q, panels, dim, at, column, rows);
+                column = columns::<S, E, R, 2>(s, &q, panels, dim, at, column, rows);
             }
         } else {
-            column = columns::<S, R, 1>(s, &q, panels, dim, at, column, rows);
+            column = columns::<S, E, R, 1>(s, &q, panels, dim, at, column, rows);
         }
     }
 }
 
 #[inline(always)]
-fn columns<S: Simd, const R: usize, const N: usize>(
+fn columns<S: Simd, E: Element, const R: usize, const N: usize>(
     s: S,
     q: &[*const f32; R],
-    panels: &[f32],
+    panels: &[E],
     dim: usize,
     at: impl Fn(usize) -> usize,
     column: usize,
     rows: &mut [&mut [f32]; TILE],
 ) -> usize {
-    let b: [*const f32; N] = std::array::from_fn(|n| panels[at(column + n * S::LANES)..].as_ptr());
+    let b: [*const E; N] = std::array::from_fn(|n| panels[at(column + n * S::LANES)..].as_ptr());
     let mut sums = [[s.splat(0.0); N]; R];
     // SAFETY: every q has `dim` values, and a panel `dim` rows of `PANEL` keys.
-    unsafe { product::<S, R, N>(s, q, &b, PANEL, dim, &mut sums) };
+    unsafe { product::<S, E, R, N>(s, q, &b, PANEL, dim, &mut sums) };
     for r in 0..R {
         for n in 0..N {
             s.store(&mut rows[r][column + n * S::LANES..], sums[r][n]);
@@ -411,11 +291,11 @@ fn columns<S: Simd, const R: usize, const N: usize>(
 
 /// `gathered[r] = gathered[r] · correction[r] + Σ_j weights[r][j] values[j]`.
 #[inline(always)]
-fn gather<S: Simd, const R: usize>(
+fn gather<S: Simd, E: Element, const R: usize>(
     s: S,
     weights: &Scores,
     correction: &[f32; R],
-    values: &[f32],
+    values: &[E],
     gathered: &mut [f32],
     width: usize,
 ) {
@@ -424,21 +304,21 @@ fn gather<S: Simd, const R: usize>(
     while column < width {
         let left = width - column;
         column += if S::LANES == MAX_LANES && left >= 4 * S::LANES {
-            gather_columns::<S, R, 4>(s, &a, correction, values, gathered, width, column)
+            gather_columns::<S, E, R, 4>(s, &a, correction, values, gathered, width, column)
         } else if left >= 2 * S::LANES {
-            gather_columns::<S, R, 2>(s, &a, correction, values, gathered, width, column)
+            gather_columns::<S, E, R, 2>(s, &a, correction, values, gathered, width, column)
         } else {
-            gather_columns::<S, R, 1>(s, &a, correction, values, gathered, width, column)
+            gather_columns::<S, E, R, 1>(s, &a, correction, values, gathered, width, column)
         };
     }
 }
 
 #[inline(always)]
-fn gather_columns<S: Simd, const R: usize, const N: usize>(
+fn gather_columns<S: Simd, E: Element, const R: usize, const N: usize>(
     s: S,
     a: &[*const f32; R],
     correction: &[f32; R],
-    values: &[f32],
+    values: &[E],
     gathered: &mut [f32],
     width: usize,
     column: usize,
@@ -450,9 +330,9 @@ fn gather_columns<S: Simd, const R: usize, const N: usize>(
             sums[r][n] = s.mul(before, s.splat(correction[r]));
         }
     }
-    let b: [*const f32; N] = std::array::from_fn(|n| values[column + n * S::LANES..].as_ptr());
+    let b: [*const E; N] = std::array::from_fn(|n| values[column + n * S::LANES..].as_ptr());
     // SAFETY: there is a weight for each of the `values.len() / width` rows of values, and a row has `width` values.
-    unsafe { product::<S, R, N>(s, a, &b, width, values.len() / width, &mut sums) };
+    unsafe { product::<S, E, R, N>(s, a, &b, width, values.len() / width, &mut sums) };
     for r in 0..R {
         for n in 0..N {
             s.store(&mut gathered[r * width + column + n * S::LANES..], sums[r][n]);
@@ -466,10 +346,10 @@ fn gather_columns<S: Simd, const R: usize, const N: usize>(
 /// # Safety
 /// Every `a` must be valid for `count` values, and every `b` for `count` vectors `b_step` apart.
 #[inline(always)]
-unsafe fn product<S: Simd, const R: usize, const N: usize>(
+unsafe fn product<S: Simd, E: Element, const R: usize, const N: usize>(
     s: S,
     a: &[*const f32; R],
-    b: &[*const f32; N],
+    b: &[*const E; N],
     b_step: usize,
     count: usize,
     sums: &mut [[S::V; N]; R],
@@ -477,7 +357,7 @@ unsafe fn product<S: Simd, const R: usize, const N: usize>(
     let mut acc = *sums;
     for k in 0..count {
         // SAFETY: the caller's promise.
-        let row: [S::V; N] = std::array::from_fn(|n| unsafe { s.load_ptr(b[n].add(k * b_step)) });
+        let row: [S::V; N] = std::array::from_fn(|n| unsafe { E::load(s, b[n].add(k * b_step)) });
         for r in 0..R {
             // SAFETY: the caller's promise.
             let x = s.splat(unsafe { *a[r].add(k) });

@@ -3,12 +3,14 @@
 //! Networks never call these; they use `nn`, which picks a kernel by device, shape and precision.
 
 pub(crate) mod attention;
-pub(crate) mod gemm;
-pub(crate) mod gemv;
+pub(crate) mod element;
+pub(crate) mod int8;
 pub(crate) mod lstm;
 pub(crate) mod math;
+pub(crate) mod matrix;
 pub(crate) mod norm;
 pub(crate) mod pointwise;
+pub(crate) mod product;
 pub(crate) mod simd;
 #[cfg(test)]
 pub(crate) mod testing;

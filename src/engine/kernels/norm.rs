@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::pointwise::produce;
+use super::pointwise::{Identity, Mish, Unary, produce};
 use super::simd::{Kernel, Simd, dispatch};
 
 /// `(x - mean) / √(variance + eps) · weight + bias` of every row.
@@ -11,7 +11,17 @@ use super::simd::{Kernel, Simd, dispatch};
 /// If the lengths disagree: a defect of the caller.
 pub(crate) fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32) -> Vec<f32> {
     assert!(weight.len() == bias.len() && x.len().is_multiple_of(weight.len().max(1)), "layer norm");
-    rows(x, weight.len(), |x, out| dispatch(LayerNorm { x, weight, bias, eps, out }))
+    rows(x, weight.len(), |x, out| dispatch(LayerNorm { x, weight, bias, eps, op: Identity, shift: None, out }))
+}
+
+/// `mish(layer_norm(x)) + shift` of every row.
+///
+/// # Panics
+/// If the lengths disagree: a defect of the caller.
+pub(crate) fn layer_norm_mish(x: &[f32], weight: &[f32], bias: &[f32], eps: f32, shift: Option<&[f32]>) -> Vec<f32> {
+    assert!(weight.len() == bias.len() && x.len().is_multiple_of(weight.len().max(1)), "layer norm");
+    assert!(shift.is_none_or(|shift| shift.len() == weight.len()), "shift of a layer norm");
+    rows(x, weight.len(), |x, out| dispatch(LayerNorm { x, weight, bias, eps, op: Mish, shift, out }))
 }
 
 /// `x / √(mean(x²) + eps) · weight` of every row.
@@ -43,15 +53,18 @@ fn rows(x: &[f32], n: usize, one: impl Fn(&[f32], &mut [MaybeUninit<f32>]) + Syn
     }
 }
 
-struct LayerNorm<'a> {
+struct LayerNorm<'a, O> {
     x: &'a [f32],
     weight: &'a [f32],
     bias: &'a [f32],
     eps: f32,
+    op: O,
+    /// Added at the end, one value for each channel.
+    shift: Option<&'a [f32]>,
     out: &'a mut [MaybeUninit<f32>],
 }
 
-impl Kernel for LayerNorm<'_> {
+impl<O: Unary> Kernel for LayerNorm<'_, O> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -69,9 +82,14 @@ impl Kernel for LayerNorm<'_> {
         }
         let inverse = s.splat(1.0 / (s.sum(squares) / n + self.eps).sqrt());
         let parameters = self.weight.chunks(S::LANES).zip(self.bias.chunks(S::LANES));
-        for ((out, x), (weight, bias)) in self.out.chunks_mut(S::LANES).zip(self.x.chunks(S::LANES)).zip(parameters) {
+        let rows = self.out.chunks_mut(S::LANES).zip(self.x.chunks(S::LANES));
+        for (i, ((out, x), (weight, bias))) in rows.zip(parameters).enumerate() {
             let x = s.mul(s.sub(s.load_part(x, 0.0), center), inverse);
-            s.fill_part(out, s.fma(x, s.load_part(weight, 0.0), s.load_part(bias, 0.0)));
+            let mut y = self.op.apply(s, s.fma(x, s.load_part(weight, 0.0), s.load_part(bias, 0.0)));
+            if let Some(shift) = self.shift {
+                y = s.add(y, s.load_part(&shift[i * S::LANES..], 0.0));
+            }
+            s.fill_part(out, y);
         }
     }
 }
@@ -129,7 +147,7 @@ mod tests {
     fn on(unit: Unit, x: &[f32], a: &[f32], b: &[f32]) -> [Vec<f32>; 3] {
         let mut out = [(); 3].map(|()| vec![MaybeUninit::new(f32::NAN); x.len()]);
         let [layer, rms, affine] = &mut out;
-        dispatch_on(unit, LayerNorm { x, weight: a, bias: b, eps: 1e-5, out: layer });
+        dispatch_on(unit, LayerNorm { x, weight: a, bias: b, eps: 1e-5, op: Identity, shift: None, out: layer });
         dispatch_on(unit, RmsNorm { x, weight: a, eps: 1e-5, out: rms });
         dispatch_on(unit, AffineRelu { x, scale: a, shift: b, out: affine });
         // SAFETY: initialised above.
@@ -166,6 +184,18 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn mish_and_shift_come_after_the_norm() {
+        let (rows, n) = (7, 37);
+        let (a, b, shift, x) = (pseudo(n, 1), pseudo(n, 2), pseudo(n, 3), pseudo(rows * n, 4));
+        let normed = layer_norm(&x, &a, &b, 1e-5);
+        let found = layer_norm_mish(&x, &a, &b, 1e-5, Some(&shift));
+        for (i, (found, x)) in found.iter().zip(normed).enumerate() {
+            let expected = f64::from(x) * f64::from(x).exp().ln_1p().tanh() + f64::from(shift[i % n]);
+            assert!((f64::from(*found) - expected).abs() < 2e-6, "{found} {expected}");
         }
     }
 }

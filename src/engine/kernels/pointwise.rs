@@ -147,6 +147,29 @@ impl Kernel for SnakeRow<'_> {
     }
 }
 
+/// `x`.
+#[derive(Clone, Copy)]
+pub(crate) struct Identity;
+
+impl Unary for Identity {
+    #[inline(always)]
+    fn apply<S: Simd>(self, _: S, x: S::V) -> S::V {
+        x
+    }
+}
+
+/// `max(0, x)`.
+#[derive(Clone, Copy)]
+pub(crate) struct Relu;
+
+impl Unary for Relu {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::V) -> S::V {
+        // The second operand stays where it is not a number.
+        s.max(s.splat(0.0), x)
+    }
+}
+
 /// `x · sigmoid(x)`.
 #[derive(Clone, Copy)]
 pub(crate) struct Silu;
@@ -287,6 +310,8 @@ mod tests {
 
     #[test]
     fn functions_equal_their_definitions_on_every_unit() {
+        check(Identity, |x| x, 0.0, 0.0);
+        check(Relu, |x| x.max(0.0), 0.0, 0.0);
         check(Silu, |x| x / (1.0 + (-x).exp()), 1e-34, 6e-7);
         check(GeluTanh, |x| 0.5 * x * (1.0 + (0.797_884_560_8 * (x + 0.044_715 * x.powi(3))).tanh()), 1e-6, 2e-6);
         check(LeakyRelu(0.1), |x| if x > 0.0 { x } else { 0.1 * x }, 0.0, 2e-7);

@@ -6,6 +6,8 @@
 
 use std::mem::MaybeUninit;
 
+use half::{bf16, f16};
+
 /// A vector unit. A value of an implementing type says that the processor has it.
 pub(crate) trait Simd: Copy {
     /// [`Self::LANES`] values.
@@ -20,6 +22,21 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// `p` must be valid for writing [`Self::LANES`] values.
     unsafe fn store_ptr(self, p: *mut f32, v: Self::V);
+    /// Widens 16-bit floats.
+    ///
+    /// # Safety
+    /// `p` must be valid for reading [`Self::LANES`] values.
+    unsafe fn load_f16(self, p: *const f16) -> Self::V;
+    /// Widens 16-bit brain floats.
+    ///
+    /// # Safety
+    /// `p` must be valid for reading [`Self::LANES`] values.
+    unsafe fn load_bf16(self, p: *const bf16) -> Self::V;
+    /// Whole values in 0..=255 as bytes.
+    ///
+    /// # Safety
+    /// `p` must be valid for writing [`Self::LANES`] bytes.
+    unsafe fn store_bytes_ptr(self, p: *mut u8, v: Self::V);
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
@@ -87,6 +104,18 @@ pub(crate) trait Simd: Copy {
         }
     }
 
+    /// Whole values in 0..=255 as bytes, as many as there is room for.
+    #[inline(always)]
+    fn store_bytes(self, xs: &mut [u8], v: Self::V) {
+        if xs.len() >= Self::LANES {
+            // SAFETY: the slice is long enough.
+            return unsafe { self.store_bytes_ptr(xs.as_mut_ptr(), v) };
+        }
+        for (to, from) in xs.iter_mut().zip(self.lanes(v)) {
+            *to = from as u8;
+        }
+    }
+
     /// The values; those behind [`Self::LANES`] are 0.
     #[inline(always)]
     fn lanes(self, v: Self::V) -> [f32; MAX_LANES] {
@@ -146,12 +175,19 @@ impl Unit {
         all.into_iter().filter(|unit| unit.is_available())
     }
 
+    /// The widest one of this processor.
+    pub(crate) fn best() -> Self {
+        Self::available().next().unwrap_or(Self::Plain)
+    }
+
     fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma"),
+            Self::Avx512 => is_x86_feature_detected!("avx512f") && Self::Avx2.is_available(),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+            }
             Self::Plain => true,
         }
     }
@@ -160,7 +196,7 @@ impl Unit {
 /// Runs `kernel` on the widest vector unit of this processor.
 #[inline]
 pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
-    dispatch_on(Unit::available().next().unwrap_or(Unit::Plain), kernel)
+    dispatch_on(Unit::best(), kernel)
 }
 
 /// Runs `kernel` on one vector unit, or in plain Rust where the processor lacks it.
@@ -211,6 +247,23 @@ impl Simd for Plain {
         unsafe { p.cast::<Self::V>().write(v) }
     }
     #[inline(always)]
+    unsafe fn load_f16(self, p: *const f16) -> Self::V {
+        // SAFETY: the caller's promise.
+        each(|i| unsafe { p.add(i).read() }.to_f32())
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const bf16) -> Self::V {
+        // SAFETY: the caller's promise.
+        each(|i| unsafe { p.add(i).read() }.to_f32())
+    }
+    #[inline(always)]
+    unsafe fn store_bytes_ptr(self, p: *mut u8, v: Self::V) {
+        for (i, x) in v.into_iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { p.add(i).write(x as u8) };
+        }
+    }
+    #[inline(always)]
     fn add(self, a: Self::V, b: Self::V) -> Self::V {
         each(|i| a[i] + b[i])
     }
@@ -258,18 +311,20 @@ impl Simd for Plain {
 mod x86 {
     use std::arch::x86_64::*;
 
+    use half::{bf16, f16};
+
     use super::{Kernel, Simd};
 
     /// # Safety
-    /// The processor must have AVX-512F and FMA.
-    #[target_feature(enable = "avx512f,avx2,fma")]
+    /// The processor must have AVX-512F, AVX2, FMA and F16C.
+    #[target_feature(enable = "avx512f,avx2,fma,f16c")]
     pub(super) unsafe fn on_avx512<K: Kernel>(kernel: K) -> K::Output {
         kernel.run(Avx512(()))
     }
 
     /// # Safety
-    /// The processor must have AVX2 and FMA.
-    #[target_feature(enable = "avx2,fma")]
+    /// The processor must have AVX2, FMA and F16C.
+    #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn on_avx2<K: Kernel>(kernel: K) -> K::Output {
         kernel.run(Avx2(()))
     }
@@ -309,6 +364,24 @@ mod x86 {
         unsafe fn store_ptr(self, p: *mut f32, v: __m512) {
             // SAFETY: the caller's promise.
             unsafe { _mm512_storeu_ps(p, v) }
+        }
+        #[inline(always)]
+        unsafe fn load_f16(self, p: *const f16) -> __m512 {
+            // SAFETY: the caller's promise.
+            unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(self, p: *const bf16) -> __m512 {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_bytes_ptr(self, p: *mut u8, v: __m512) {
+            // SAFETY: the caller's promise.
+            unsafe { _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v))) }
         }
         instructions! {
             add(a, b) = _mm512_add_ps(a, b);
@@ -352,6 +425,29 @@ mod x86 {
         unsafe fn store_ptr(self, p: *mut f32, v: __m256) {
             // SAFETY: the caller's promise.
             unsafe { _mm256_storeu_ps(p, v) }
+        }
+        #[inline(always)]
+        unsafe fn load_f16(self, p: *const f16) -> __m256 {
+            // SAFETY: the caller's promise.
+            unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(self, p: *const bf16) -> __m256 {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_bytes_ptr(self, p: *mut u8, v: __m256) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let whole = _mm256_cvtps_epi32(v);
+                let (low, high) = (_mm256_castsi256_si128(whole), _mm256_extracti128_si256::<1>(whole));
+                let words = _mm_packus_epi32(low, high);
+                _mm_storel_epi64(p.cast(), _mm_packus_epi16(words, words));
+            }
         }
         instructions! {
             add(a, b) = _mm256_add_ps(a, b);

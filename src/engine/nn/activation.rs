@@ -4,6 +4,7 @@ use candle_core::{Device, Tensor};
 
 use crate::error::{Error, Result};
 use crate::kernels::pointwise::{self, Elu, Gelu, GeluTanh, LeakyRelu, Mish, Silu, SiluTimes, Unary};
+pub use crate::kernels::product::Activation;
 use crate::kernels::view::{from_f32, with_f32};
 use crate::weights::Weights;
 
@@ -13,6 +14,23 @@ fn map(xs: &Tensor, op: impl Unary, other: impl FnOnce(&Tensor) -> candle_core::
         return Ok(other(xs)?);
     }
     from_f32(with_f32(xs, |x| Ok(pointwise::map(op, x)))?, xs.dims())
+}
+
+/// One of them by name.
+///
+/// # Errors
+/// If the device fails.
+pub fn activate(xs: &Tensor, activation: Activation) -> Result<Tensor> {
+    match activation {
+        Activation::Identity => Ok(xs.clone()),
+        Activation::Relu => Ok(xs.relu()?),
+        Activation::LeakyRelu(slope) => leaky_relu(xs, slope.into()),
+        Activation::Silu => silu(xs),
+        Activation::Gelu => gelu(xs),
+        Activation::GeluTanh => gelu_tanh(xs),
+        Activation::Elu => elu(xs),
+        Activation::Mish => mish(xs),
+    }
 }
 
 /// `x · sigmoid(x)`.

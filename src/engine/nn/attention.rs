@@ -3,10 +3,13 @@
 use std::ops::Range;
 
 use candle_core::{DType, Device, IndexOp, Tensor};
+use half::f16;
 
 use crate::error::{Error, Result};
 use crate::kernels::attention::{Attention, Extra, HeadRows, Keys, Shape, Values};
+use crate::kernels::element::Element;
 use crate::kernels::view::{from_f32, with_f32, with_strided};
+use crate::protocol::Precision;
 
 /// Which keys a query may see. Query `i` and key `j` count from the start of their tensors.
 #[derive(Debug, Clone)]
@@ -120,7 +123,7 @@ pub fn attend_relative(
 }
 
 /// Keys and values of a call as the kernel wants them.
-fn pack(k: &Tensor, v: &Tensor) -> Result<(Keys, Values)> {
+fn pack(k: &Tensor, v: &Tensor) -> Result<(Keys<f32>, Values<f32>)> {
     let (batch, capacity, heads, dim) = k.dims4()?;
     if v.dims() != k.dims() {
         return Err(Error::internal(format!("keys {:?} and values {:?} differ in shape", k.dims(), v.dims())));
@@ -132,7 +135,7 @@ fn pack(k: &Tensor, v: &Tensor) -> Result<(Keys, Values)> {
 }
 
 /// Writes `k, v: (B, T, H, D)` from position `start` on.
-fn append(keys: &mut Keys, values: &mut Values, start: usize, k: &Tensor, v: &Tensor) -> Result<()> {
+fn append<E: Element>(keys: &mut Keys<E>, values: &mut Values<E>, start: usize, k: &Tensor, v: &Tensor) -> Result<()> {
     let count = k.dims4()?.1;
     with_strided(k, |data, stride| {
         keys.write(start, count, head_rows(data, stride));
@@ -148,15 +151,15 @@ fn head_rows<'a>(data: &'a [f32], stride: &[usize]) -> HeadRows<'a> {
     HeadRows { data, batch: stride[0], row: stride[1], head: stride[2] }
 }
 
-struct Call<'a> {
-    keys: &'a Keys,
-    values: &'a Values,
+struct Call<'a, E> {
+    keys: &'a Keys<E>,
+    values: &'a Values<E>,
     len: usize,
     scale: f32,
     mask: &'a Mask,
 }
 
-impl Call<'_> {
+impl<E: Element> Call<'_, E> {
     fn run(&self, q: &Tensor, extra: Extra<'_>) -> Result<Tensor> {
         let (b, tq, h, d) = q.dims4()?;
         let shape = self.keys.shape();
@@ -237,23 +240,33 @@ pub struct KvCache {
 
 #[derive(Debug)]
 enum Store {
-    Cpu(Keys, Values),
+    Cpu(Keys<f32>, Values<f32>),
+    /// In half the memory, which is half the reading.
+    Half(Keys<f16>, Values<f16>),
     /// `(B, capacity, H, D)` each.
     Device(Tensor, Tensor),
 }
 
 impl KvCache {
-    /// An empty cache for `batch` rows of at most `capacity` positions.
+    /// An empty cache for `batch` rows of at most `capacity` positions. At a `precision` below f32 the CPU keeps it in
+    /// 16 bits.
     ///
     /// # Errors
     /// If the device is out of memory.
-    pub fn new(batch: usize, capacity: usize, heads: usize, head_dim: usize, device: &Device) -> Result<Self> {
-        let store = if matches!(device, Device::Cpu) {
-            let shape = Shape { batch, heads, dim: head_dim, capacity };
-            Store::Cpu(Keys::new(shape), Values::new(shape))
-        } else {
-            let zeros = || Tensor::zeros((batch, capacity, heads, head_dim), DType::F32, device);
-            Store::Device(zeros()?, zeros()?)
+    pub fn new(
+        (batch, capacity): (usize, usize),
+        (heads, head_dim): (usize, usize),
+        precision: Precision,
+        device: &Device,
+    ) -> Result<Self> {
+        let shape = Shape { batch, heads, dim: head_dim, capacity };
+        let store = match (device, precision) {
+            (Device::Cpu, Precision::F32) => Store::Cpu(Keys::new(shape), Values::new(shape)),
+            (Device::Cpu, _) => Store::Half(Keys::new(shape), Values::new(shape)),
+            _ => {
+                let zeros = || Tensor::zeros((batch, capacity, heads, head_dim), DType::F32, device);
+                Store::Device(zeros()?, zeros()?)
+            }
         };
         Ok(Self { store, capacity, len: 0 })
     }
@@ -285,14 +298,8 @@ impl KvCache {
         }
         let mask = Mask::Causal { offset };
         let out = match &mut self.store {
-            Store::Cpu(keys, values) => {
-                let Shape { batch, heads, dim, .. } = keys.shape();
-                if k.dims() != [batch, t, heads, dim] || v.dims() != k.dims() {
-                    return Err(Error::internal(format!("keys {:?} do not fit the cache", k.dims())));
-                }
-                append(keys, values, offset, k, v)?;
-                Call { keys, values, len, scale: scale as f32, mask: &mask }.run(q, Extra::None)?
-            }
+            Store::Cpu(keys, values) => grow_and_attend(keys, values, (q, k, v), scale, &mask, offset)?,
+            Store::Half(keys, values) => grow_and_attend(keys, values, (q, k, v), scale, &mask, offset)?,
             Store::Device(keys, values) => {
                 keys.slice_set(&k.contiguous()?, 1, offset)?;
                 values.slice_set(&v.contiguous()?, 1, offset)?;
@@ -309,16 +316,37 @@ impl KvCache {
     /// If there is no such row or head.
     pub fn keys(&self, row: usize, head: usize) -> Result<Tensor> {
         match &self.store {
-            Store::Cpu(keys, _) => {
-                let Shape { batch, heads, dim, .. } = keys.shape();
-                if row >= batch || head >= heads {
-                    return Err(Error::internal(format!("a cache of {heads} heads was asked for head {head}")));
-                }
-                from_f32((0..self.len).flat_map(|t| keys.key(row, t, head)).collect(), (self.len, dim))
-            }
+            Store::Cpu(keys, _) => first_keys(keys, self.len, row, head),
+            Store::Half(keys, _) => first_keys(keys, self.len, row, head),
             Store::Device(keys, _) => Ok(keys.i((row, ..self.len, head))?),
         }
     }
+}
+
+/// Writes `k, v: (B, T, H, D)` behind `offset` positions, then attends to all.
+fn grow_and_attend<E: Element>(
+    keys: &mut Keys<E>,
+    values: &mut Values<E>,
+    (q, k, v): (&Tensor, &Tensor, &Tensor),
+    scale: f64,
+    mask: &Mask,
+    offset: usize,
+) -> Result<Tensor> {
+    let Shape { batch, heads, dim, .. } = keys.shape();
+    let t = k.dims4()?.1;
+    if k.dims() != [batch, t, heads, dim] || v.dims() != k.dims() {
+        return Err(Error::internal(format!("keys {:?} do not fit the cache", k.dims())));
+    }
+    append(keys, values, offset, k, v)?;
+    Call { keys, values, len: offset + t, scale: scale as f32, mask }.run(q, Extra::None)
+}
+
+fn first_keys<E: Element>(keys: &Keys<E>, len: usize, row: usize, head: usize) -> Result<Tensor> {
+    let Shape { batch, heads, dim, .. } = keys.shape();
+    if row >= batch || head >= heads {
+        return Err(Error::internal(format!("a cache of {heads} heads was asked for head {head}")));
+    }
+    from_f32((0..len).flat_map(|t| keys.key(row, t, head)).collect(), (len, dim))
 }
 
 #[cfg(test)]
@@ -331,9 +359,13 @@ mod tests {
     }
 
     fn assert_near(found: &Tensor, expected: &Tensor) {
+        assert_within(found, expected, 1e-5);
+    }
+
+    fn assert_within(found: &Tensor, expected: &Tensor, error: f32) {
         assert_eq!(found.dims(), expected.dims());
         let difference = (found - expected).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
-        assert!(difference < 1e-5, "{difference}");
+        assert!(difference < error, "{difference}");
     }
 
     #[test]
@@ -388,14 +420,16 @@ mod tests {
         let (b, t, h, d) = (2, 41, 3, 24);
         let (q, k, v) = (random((b, t, h, d)), random((b, t, h, d)), random((b, t, h, d)));
         let whole = attend_device(&q, &k, &v, 0.3, &Mask::Causal { offset: 0 }, None).unwrap();
-        let mut cache = KvCache::new(b, t, h, d, &Device::Cpu).unwrap();
-        for (from, len) in [(0, 17), (17, 1), (18, 1), (10, 8), (18, 23)] {
-            cache.truncate(from);
-            let part = |x: &Tensor| x.narrow(1, from, len).unwrap();
-            let found = cache.append_and_attend(&part(&q), &part(&k), &part(&v), 0.3).unwrap();
-            assert_near(&found, &whole.narrow(1, from, len).unwrap());
+        for (precision, error) in [(Precision::F32, 1e-5), (Precision::Int8, 2e-3)] {
+            let mut cache = KvCache::new((b, t), (h, d), precision, &Device::Cpu).unwrap();
+            for (from, len) in [(0, 17), (17, 1), (18, 1), (10, 8), (18, 23)] {
+                cache.truncate(from);
+                let part = |x: &Tensor| x.narrow(1, from, len).unwrap();
+                let found = cache.append_and_attend(&part(&q), &part(&k), &part(&v), 0.3).unwrap();
+                assert_within(&found, &whole.narrow(1, from, len).unwrap(), error);
+            }
+            assert_within(&cache.keys(1, 2).unwrap(), &k.i((1, .., 2)).unwrap(), error);
+            assert!(cache.append_and_attend(&q, &k, &v, 0.3).is_err(), "the cache is full");
         }
-        assert_near(&cache.keys(1, 2).unwrap(), &k.i((1, .., 2)).unwrap());
-        assert!(cache.append_and_attend(&q, &k, &v, 0.3).is_err(), "the cache is full");
     }
 }

@@ -1,15 +1,18 @@
 //! One-dimensional convolutions over `(B, T, C)`.
 //!
-//! With channels last, the input rows that one output row needs lie next to each other, so a convolution with
-//! dilation 1 is a single matrix product whose left rows overlap; with dilation `d` it is `d` of them, each over every
-//! `d`-th row.
+//! With channels last, the input rows that one output row needs lie next to each other (or, with a dilation, equally far
+//! apart), so a convolution is a single matrix product whose left rows overlap.
 
 use candle_core::{Device, Tensor};
+use rayon::prelude::*;
 
+use super::Linear;
+use super::activation::Activation;
+use super::weight::{Weight, finish_on_device, finished_product};
 use crate::error::{Error, Result};
-use crate::kernels::gemm::{Rows, matmul_nt};
+use crate::kernels::product::Rows;
 use crate::kernels::view::{from_f32, with_f32};
-use crate::weights::Weights;
+use crate::weights::{Keep, Weights};
 
 /// Geometry of a convolution.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +57,7 @@ impl ConvConfig {
 /// Convolution; the checkpoint's `(out, in, k)` weight is kept as `(out, k · in)`.
 #[derive(Debug, Clone)]
 pub struct Conv1d {
-    weight: Tensor,
+    weight: Weight,
     bias: Option<Tensor>,
     inputs: usize,
     outputs: usize,
@@ -67,7 +70,8 @@ impl Conv1d {
     /// # Errors
     /// If the file cannot be read.
     pub fn load(w: &Weights, inputs: usize, outputs: usize, config: ConvConfig) -> Result<Self> {
-        Self::new(&w.get("weight", (outputs, inputs, config.kernel))?, Some(w.get("bias", outputs)?), config)
+        let weight = w.get("weight", (outputs, inputs, config.kernel))?;
+        Self::kept(&w.keep(), &weight, Some(w.get("bias", outputs)?), config)
     }
 
     /// Loads `weight` alone.
@@ -75,23 +79,24 @@ impl Conv1d {
     /// # Errors
     /// If the file cannot be read.
     pub fn load_no_bias(w: &Weights, inputs: usize, outputs: usize, config: ConvConfig) -> Result<Self> {
-        Self::new(&w.get("weight", (outputs, inputs, config.kernel))?, None, config)
+        Self::kept(&w.keep(), &w.get("weight", (outputs, inputs, config.kernel))?, None, config)
     }
 
-    /// From a weight `(out, in, k)` and a bias `(out)`.
+    /// From a weight `(out, in, k)` and a bias `(out)`, in f32.
     ///
     /// # Errors
     /// If the weight is not of rank 3.
     pub fn new(weight: &Tensor, bias: Option<Tensor>, config: ConvConfig) -> Result<Self> {
+        Self::kept(&Keep::default(), weight, bias, config)
+    }
+
+    fn kept(keep: &Keep, weight: &Tensor, bias: Option<Tensor>, config: ConvConfig) -> Result<Self> {
         let (outputs, inputs, kernel) = weight.dims3()?;
         if kernel != config.kernel {
             return Err(Error::internal(format!("a convolution of {} taps was given {kernel}", config.kernel)));
         }
-        if config.stride > 1 && config.dilation > 1 {
-            return Err(Error::internal("a convolution with both a stride and a dilation is not supported"));
-        }
         let weight = weight.permute((0, 2, 1))?.contiguous()?.reshape((outputs, kernel * inputs))?;
-        Ok(Self { weight, bias, inputs, outputs, config })
+        Ok(Self { weight: Weight::new(&weight, keep)?, bias, inputs, outputs, config })
     }
 
     /// The geometry.
@@ -104,15 +109,47 @@ impl Conv1d {
     /// # Errors
     /// If the channel count differs.
     pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let padded = xs.pad_with_zeros(1, self.config.left, self.config.right)?;
-        self.forward_unpadded(&padded)
+        self.run(&self.pad(xs)?, Activation::Identity, None)
     }
 
-    /// The same for an input that already carries its padding (a streaming layer's own history).
+    /// `act(conv(xs))`.
+    ///
+    /// # Errors
+    /// If the channel count differs.
+    pub fn forward_act(&self, xs: &Tensor, activation: Activation) -> Result<Tensor> {
+        self.run(&self.pad(xs)?, activation, None)
+    }
+
+    /// `residual + conv(xs)`.
+    ///
+    /// # Errors
+    /// If the channel count differs or the residual has another shape than the result.
+    pub fn forward_add(&self, xs: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.run(&self.pad(xs)?, Activation::Identity, Some(residual))
+    }
+
+    /// [`Self::forward`] for an input that already carries its padding (a streaming layer's own history).
     ///
     /// # Errors
     /// If the channel count differs or the input is shorter than the kernel.
     pub fn forward_unpadded(&self, xs: &Tensor) -> Result<Tensor> {
+        self.run(xs, Activation::Identity, None)
+    }
+
+    /// [`Self::forward_add`] for an input that already carries its padding.
+    ///
+    /// # Errors
+    /// If the channel count differs, the input is shorter than the kernel or the residual has another shape than the
+    /// result.
+    pub fn forward_unpadded_add(&self, xs: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.run(xs, Activation::Identity, Some(residual))
+    }
+
+    fn pad(&self, xs: &Tensor) -> Result<Tensor> {
+        Ok(xs.pad_with_zeros(1, self.config.left, self.config.right)?)
+    }
+
+    fn run(&self, xs: &Tensor, activation: Activation, residual: Option<&Tensor>) -> Result<Tensor> {
         let (batch, padded, channels) = xs.dims3()?;
         let ConvConfig { kernel, stride, dilation, .. } = self.config;
         let span = (kernel - 1) * dilation + 1;
@@ -124,60 +161,36 @@ impl Conv1d {
             )));
         }
         let rows = (padded - span) / stride + 1;
-        if !matches!(xs.device(), Device::Cpu) {
-            return self.forward_device(xs, rows);
-        }
-        let mut out = vec![0f32; batch * rows * self.outputs];
-        if let Some(bias) = &self.bias {
-            with_f32(bias, |b| {
-                out.chunks_exact_mut(self.outputs).for_each(|row| row.copy_from_slice(b));
-                Ok(())
-            })?;
-        }
-        let biased = self.bias.is_some();
-        with_f32(xs, |x| {
-            with_f32(&self.weight, |w| {
-                for (x, out) in x.chunks_exact(padded * channels).zip(out.chunks_exact_mut(rows * self.outputs)) {
-                    self.one(x, w, out, rows, biased);
-                }
-                Ok(())
-            })
-        })?;
-        from_f32(out, (batch, rows, self.outputs))
-    }
-
-    fn one(&self, x: &[f32], w: &[f32], out: &mut [f32], rows: usize, biased: bool) {
-        let ConvConfig { kernel, stride, dilation, .. } = self.config;
-        let (c, n) = (self.inputs, self.outputs);
-        if dilation == 1 {
-            let view = Rows { data: x, rows, cols: kernel * c, row_stride: stride * c };
-            matmul_nt(view, w, out, n, n, biased);
-            return;
-        }
-        let mut every = Vec::with_capacity(x.len() / dilation + c);
-        for first in 0..dilation.min(rows) {
-            every.clear();
-            x.chunks_exact(c).skip(first).step_by(dilation).for_each(|row| every.extend_from_slice(row));
-            let count = (rows - first).div_ceil(dilation);
-            let view = Rows { data: &every, rows: count, cols: kernel * c, row_stride: c };
-            matmul_nt(view, w, &mut out[first * n..], dilation * n, n, biased);
+        let bias = self.bias.as_ref();
+        match &self.weight {
+            Weight::Cpu(w) => with_f32(xs, |data| {
+                let x = Rows {
+                    data,
+                    batch,
+                    batch_step: padded * channels,
+                    rows,
+                    row_step: stride * channels,
+                    taps: kernel,
+                    tap_step: dilation * channels,
+                    width: channels,
+                };
+                finished_product(x, w, bias, activation, residual, &[batch, rows, self.outputs])
+            }),
+            Weight::Device(w) => {
+                finish_on_device(self.gathered(xs, rows)?.broadcast_matmul(&w.t()?)?, bias, activation, residual)
+            }
         }
     }
 
-    /// Other devices: gather the taps side by side, then one product.
-    fn forward_device(&self, xs: &Tensor, rows: usize) -> Result<Tensor> {
+    /// For other devices: the taps of each row side by side.
+    fn gathered(&self, xs: &Tensor, rows: usize) -> Result<Tensor> {
         let ConvConfig { kernel, stride, dilation, .. } = self.config;
         let mut taps = Vec::with_capacity(kernel);
         for tap in 0..kernel {
             let index: Vec<u32> = (0..rows).map(|r| (r * stride + tap * dilation) as u32).collect();
             taps.push(xs.index_select(&Tensor::new(index, xs.device())?, 1)?);
         }
-        let columns = Tensor::cat(&taps, 2)?;
-        let ys = columns.broadcast_matmul(&self.weight.t()?)?;
-        Ok(match &self.bias {
-            Some(bias) => ys.broadcast_add(bias)?,
-            None => ys,
-        })
+        Ok(Tensor::cat(&taps, 2)?)
     }
 }
 
@@ -185,10 +198,9 @@ impl Conv1d {
 #[derive(Debug, Clone)]
 pub struct ConvTranspose1d {
     /// `(k · out, in)`.
-    weight: Tensor,
-    bias: Tensor,
+    taps: Linear,
+    bias: Vec<f32>,
     inputs: usize,
-    outputs: usize,
     kernel: usize,
     stride: usize,
     padding: usize,
@@ -199,10 +211,11 @@ impl ConvTranspose1d {
     ///
     /// # Errors
     /// If the weight is not of rank 3.
-    pub fn new(weight: &Tensor, bias: Tensor, stride: usize, padding: usize) -> Result<Self> {
+    pub fn new(weight: &Tensor, bias: &Tensor, stride: usize, padding: usize) -> Result<Self> {
         let (inputs, outputs, kernel) = weight.dims3()?;
         let weight = weight.permute((2, 1, 0))?.contiguous()?.reshape((kernel * outputs, inputs))?;
-        Ok(Self { weight, bias, inputs, outputs, kernel, stride, padding })
+        let bias = bias.to_device(&Device::Cpu)?.to_vec1()?;
+        Ok(Self { taps: Linear::new(&weight, None, &Keep::default())?, bias, inputs, kernel, stride, padding })
     }
 
     /// `xs: (B, T, in) -> (B, (T - 1) · stride - 2 · padding + k, out)`.
@@ -218,26 +231,23 @@ impl ConvTranspose1d {
                 xs.dims()
             )));
         }
-        let columns = super::Linear::new(self.weight.clone(), None).forward(xs)?;
-        let columns = columns.to_device(&Device::Cpu)?;
-        let (n, full) = (self.outputs, (t - 1) * self.stride + self.kernel);
-        let rows = full - 2 * self.padding;
+        let columns = self.taps.forward(xs)?.to_device(&Device::Cpu)?;
+        let (n, kernel) = (self.bias.len(), self.kernel);
+        let rows = (t - 1) * self.stride + kernel - 2 * self.padding;
         let mut out = vec![0f32; batch * rows * n];
-        with_f32(&self.bias.to_device(&Device::Cpu)?, |b| {
-            out.chunks_exact_mut(n).for_each(|row| row.copy_from_slice(b));
-            Ok(())
-        })?;
-        with_f32(&columns, |cols| {
-            for (cols, out) in cols.chunks_exact(t * self.kernel * n).zip(out.chunks_exact_mut(rows * n)) {
-                for (i, col) in cols.chunks_exact(n).enumerate() {
-                    let at = (i / self.kernel) * self.stride + i % self.kernel;
-                    if at < self.padding || at - self.padding >= rows {
-                        continue;
+        with_f32(&columns, |columns| {
+            // An output row is met by every tap that is congruent to it, each of another input row.
+            out.par_chunks_exact_mut(n).with_min_len(64).enumerate().for_each(|(i, row)| {
+                let (sequence, at) = (i / rows, i % rows + self.padding);
+                row.copy_from_slice(&self.bias);
+                for tap in (at % self.stride..kernel.min(at + 1)).step_by(self.stride) {
+                    let source = (at - tap) / self.stride;
+                    if source < t {
+                        let column = &columns[((sequence * t + source) * kernel + tap) * n..][..n];
+                        row.iter_mut().zip(column).for_each(|(out, x)| *out += x);
                     }
-                    let row = &mut out[(at - self.padding) * n..][..n];
-                    row.iter_mut().zip(col).for_each(|(o, c)| *o += c);
                 }
-            }
+            });
             Ok(())
         })?;
         Ok(from_f32(out, (batch, rows, n))?.to_device(xs.device())?)

@@ -1,26 +1,27 @@
 //! Two-dimensional convolution over `(B, F, T, C)`, for the one network that has it (CAMPPlus).
 //!
-//! With channels last, the taps of one kernel row are neighbours in memory, so an output row over time is the sum of one
-//! matrix product per kernel row, whose left rows overlap. Odd square kernels, zeros at the borders, stride over F only.
+//! With channels last, the taps of one kernel row are neighbours in memory, so the convolution is one matrix product whose
+//! left rows overlap and consist of one stretch per kernel row. Odd square kernels, zeros at the borders, stride over F
+//! only.
 
-use candle_core::{Device, Tensor};
-use rayon::prelude::*;
+use candle_core::Tensor;
 
-use super::{BatchNorm, Conv1d, ConvConfig};
+use super::BatchNorm;
+use super::activation::Activation;
+use super::weight::{Weight, finish_on_device, finished_product};
 use crate::error::{Error, Result};
-use crate::kernels::gemm::{Rows, matmul_nt_serial};
-use crate::kernels::view::{from_f32, with_f32};
-use crate::weights::Weights;
+use crate::kernels::product::Rows;
+use crate::kernels::view::with_f32;
+use crate::weights::{Keep, Weights};
 
 /// Convolution with the batch normalisation behind it folded in.
 #[derive(Debug, Clone)]
 pub struct Conv2d {
-    /// One convolution over time per kernel row; the first carries the bias.
-    rows: Vec<Conv1d>,
-    /// The same weights as `(k, out, k · in)`.
-    weight: Vec<f32>,
-    bias: Vec<f32>,
+    /// `(out, k · k · in)`: kernel rows, then taps, then channels.
+    weight: Weight,
+    bias: Tensor,
     inputs: usize,
+    kernel: usize,
     stride: usize,
 }
 
@@ -41,20 +42,12 @@ impl Conv2d {
     /// # Errors
     /// If the kernel is not square or not odd.
     pub fn new(weight: &Tensor, bias: &Tensor, stride: usize) -> Result<Self> {
-        let (_, inputs, kernel, across) = weight.dims4()?;
+        let (outputs, inputs, kernel, across) = weight.dims4()?;
         if kernel != across || kernel % 2 == 0 {
             return Err(Error::internal(format!("a kernel of {kernel} by {across} is not supported")));
         }
-        let config = ConvConfig::same(kernel, 1);
-        let row = |k: usize| {
-            let bias = (k == 0).then(|| bias.clone());
-            Conv1d::new(&weight.narrow(2, k, 1)?.squeeze(2)?.contiguous()?, bias, config)
-        };
-        let rows = (0..kernel).map(row).collect::<Result<_>>()?;
-        let values = |tensor: &Tensor| Ok::<_, Error>(tensor.flatten_all()?.to_device(&Device::Cpu)?.to_vec1::<f32>()?);
-        // (out, in, row, tap) -> (row, out, tap, in)
-        let flat = values(&weight.permute((2, 0, 3, 1))?.contiguous()?)?;
-        Ok(Self { rows, weight: flat, bias: values(bias)?, inputs, stride })
+        let weight = weight.permute((0, 2, 3, 1))?.contiguous()?.reshape((outputs, kernel * kernel * inputs))?;
+        Ok(Self { weight: Weight::new(&weight, &Keep::default())?, bias: bias.clone(), inputs, kernel, stride })
     }
 
     /// `xs: (B, F, T, in) -> (B, ceil(F / stride), T, out)`, plus `residual` of the same shape if given, then ReLU if
@@ -64,92 +57,67 @@ impl Conv2d {
     /// If shapes differ.
     pub fn forward(&self, xs: &Tensor, residual: Option<&Tensor>, relu: bool) -> Result<Tensor> {
         let (batch, high, t, c) = xs.dims4()?;
-        let n = self.bias.len();
-        let shape = (batch, high.div_ceil(self.stride), t, n);
-        if c != self.inputs || residual.is_some_and(|r| r.dims() != [shape.0, shape.1, t, n]) {
+        let shape = [batch, high.div_ceil(self.stride), t, self.bias.dims1()?];
+        if c != self.inputs || residual.is_some_and(|r| r.dims() != shape) {
             return Err(Error::internal(format!(
                 "a convolution of {} channels was given {:?}",
                 self.inputs,
                 xs.dims()
             )));
         }
-        if !matches!(xs.device(), Device::Cpu) {
-            return self.forward_device(xs, residual, relu);
-        }
-        let mut out = vec![0f32; batch * shape.1 * t * n];
-        let mut run = |x: &[f32], residual: Option<&[f32]>| {
-            out.par_chunks_mut((t * n).max(1)).enumerate().for_each(|(i, row)| {
-                let image = &x[(i / shape.1) * high * t * c..][..high * t * c];
-                let residual = residual.map(|r| &r[i * t * n..][..t * n]);
-                self.row(image, i % shape.1, t, residual, row);
-                if relu {
-                    row.iter_mut().for_each(|x| *x = x.max(0.0));
-                }
-            });
-            Ok(())
-        };
-        match residual {
-            Some(residual) => with_f32(xs, |x| with_f32(residual, |r| run(x, Some(r))))?,
-            None => with_f32(xs, |x| run(x, None))?,
-        }
-        from_f32(out, shape)
-    }
-
-    /// One row of the output, `(T, out)`, from one image `(F, T, in)`.
-    fn row(&self, image: &[f32], at: usize, t: usize, residual: Option<&[f32]>, out: &mut [f32]) {
-        let (c, n, kernel) = (self.inputs, self.bias.len(), self.rows.len());
-        let (pad, width, high) = (kernel / 2, kernel * c, image.len() / (t * c).max(1));
-        out.chunks_exact_mut(n).for_each(|row| row.copy_from_slice(&self.bias));
-        if let Some(residual) = residual {
-            out.iter_mut().zip(residual).for_each(|(o, r)| *o += r);
-        }
-        let inner = t.saturating_sub(2 * pad);
-        let mut window = vec![0f32; width];
-        for (k, weight) in self.weight.chunks_exact(n * width).enumerate() {
-            let Some(source) = (at * self.stride + k).checked_sub(pad).filter(|f| *f < high) else { continue };
-            let x = &image[source * t * c..][..t * c];
-            if inner > 0 {
-                let view = Rows { data: x, rows: inner, cols: width, row_stride: c };
-                matmul_nt_serial(view, weight, &mut out[pad * n..], n, n, true);
+        let activation = if relu { Activation::Relu } else { Activation::Identity };
+        let pad = self.kernel / 2;
+        let padded = xs.pad_with_zeros(1, pad, pad)?.pad_with_zeros(2, pad, pad)?;
+        match &self.weight {
+            Weight::Cpu(w) => {
+                let width = (t + 2 * pad) * c;
+                let image = |b: usize| {
+                    let residual = residual.map(|r| r.narrow(0, b, 1)).transpose()?;
+                    with_f32(&padded.narrow(0, b, 1)?, |data| {
+                        // Rows over time; a row over frequency is a sequence of its own, one kernel row a tap.
+                        let x = Rows {
+                            data,
+                            batch: shape[1],
+                            batch_step: self.stride * width,
+                            rows: t,
+                            row_step: c,
+                            taps: self.kernel,
+                            tap_step: width,
+                            width: self.kernel * c,
+                        };
+                        let shape = [1, shape[1], t, shape[3]];
+                        finished_product(x, w, Some(&self.bias), activation, residual.as_ref(), &shape)
+                    })
+                };
+                Ok(Tensor::cat(&(0..batch).map(image).collect::<Result<Vec<_>>>()?, 0)?)
             }
-            // Positions whose window reaches beyond an end.
-            for position in (0..pad.min(t)).chain((pad + inner).max(pad.min(t))..t) {
-                window.fill(0.0);
-                let (first, last) = (position.saturating_sub(pad), (position + pad + 1).min(t));
-                let skip = (first + pad - position) * c;
-                window[skip..skip + (last - first) * c].copy_from_slice(&x[first * c..last * c]);
-                matmul_nt_serial(Rows::dense(&window, 1, width), weight, &mut out[position * n..], n, n, true);
+            Weight::Device(w) => {
+                let ys = self.gathered(&padded, shape[1], t)?.broadcast_matmul(&w.t()?)?.reshape(&shape[..])?;
+                finish_on_device(ys, Some(&self.bias), activation, residual)
             }
         }
     }
 
-    /// Other devices: each kernel row is a convolution over time of the input rows it meets.
-    fn forward_device(&self, xs: &Tensor, residual: Option<&Tensor>, relu: bool) -> Result<Tensor> {
-        let (batch, high, t, c) = xs.dims4()?;
-        let (pad, rows) = (self.rows.len() / 2, high.div_ceil(self.stride));
-        let padded = xs.pad_with_zeros(1, pad, pad)?;
-        let mut sum: Option<Tensor> = None;
-        for (k, conv) in self.rows.iter().enumerate() {
-            let index: Vec<u32> = (0..rows).map(|r| (r * self.stride + k) as u32).collect();
-            let taken = padded.index_select(&Tensor::new(index, xs.device())?, 1)?;
-            let ys = conv.forward(&taken.reshape((batch * rows, t, c))?)?;
-            sum = Some(match sum {
-                Some(sum) => (sum + ys)?,
-                None => ys,
-            });
+    /// For other devices: the taps of each pixel side by side, `(B, rows · T, k · k · in)`.
+    fn gathered(&self, padded: &Tensor, rows: usize, t: usize) -> Result<Tensor> {
+        let (batch, _, _, c) = padded.dims4()?;
+        let mut taps = Vec::with_capacity(self.kernel * self.kernel);
+        for row in 0..self.kernel {
+            let index: Vec<u32> = (0..rows).map(|r| (r * self.stride + row) as u32).collect();
+            let taken = padded.index_select(&Tensor::new(index, padded.device())?, 1)?;
+            for tap in 0..self.kernel {
+                taps.push(taken.narrow(2, tap, t)?.reshape((batch, rows * t, c))?);
+            }
         }
-        let sum = sum.ok_or_else(|| Error::internal("a convolution without a kernel"))?;
-        let mut ys = sum.reshape((batch, rows, t, self.bias.len()))?;
-        if let Some(residual) = residual {
-            ys = (ys + residual)?;
-        }
-        Ok(if relu { ys.relu()? } else { ys })
+        Ok(Tensor::cat(&taps, 2)?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+
+    use candle_core::Device;
 
     use super::*;
 
@@ -181,7 +149,10 @@ mod tests {
             let residual = numbers(expected.dims(), 0.9);
             let expected = (expected + &residual).unwrap().relu().unwrap();
             assert!(worst(&conv.forward(&xs, Some(&residual), true).unwrap(), &expected) < 1e-5);
-            assert!(worst(&conv.forward_device(&xs, Some(&residual), true).unwrap(), &expected) < 1e-5);
+            // The operations of other devices, on this one.
+            let weight = weight.permute((0, 2, 3, 1)).unwrap().reshape((5, kernel * kernel * 4)).unwrap();
+            let conv = Conv2d { weight: Weight::Device(weight), ..conv };
+            assert!(worst(&conv.forward(&xs, Some(&residual), true).unwrap(), &expected) < 1e-5);
         }
     }
 

@@ -2,16 +2,17 @@
 
 use candle_core::{Device, IndexOp, Tensor};
 
+use super::activation::Activation;
+use super::weight::{Weight, finish_on_device, finished_product};
 use crate::error::{Error, Result};
-use crate::kernels::gemm::{Rows, matmul_nt};
-use crate::kernels::gemv::{MAX_ROWS, gemv_nt};
-use crate::kernels::view::{from_f32, with_f32};
-use crate::weights::Weights;
+use crate::kernels::product::Rows;
+use crate::kernels::view::with_f32;
+use crate::weights::{Keep, Weights};
 
 /// `y = x Wᵀ + b`, weight `(out, in)` as PyTorch stores it.
 #[derive(Debug, Clone)]
 pub struct Linear {
-    weight: Tensor,
+    weight: Weight,
     bias: Option<Tensor>,
 }
 
@@ -21,7 +22,7 @@ impl Linear {
     /// # Errors
     /// If the file cannot be read.
     pub fn load(w: &Weights, inputs: usize, outputs: usize) -> Result<Self> {
-        Ok(Self::new(w.get("weight", (outputs, inputs))?, Some(w.get("bias", outputs)?)))
+        Self::new(&w.get("weight", (outputs, inputs))?, Some(w.get("bias", outputs)?), &w.keep())
     }
 
     /// Loads `weight` alone.
@@ -29,7 +30,7 @@ impl Linear {
     /// # Errors
     /// If the file cannot be read.
     pub fn load_no_bias(w: &Weights, inputs: usize, outputs: usize) -> Result<Self> {
-        Ok(Self::new(w.get("weight", (outputs, inputs))?, None))
+        Self::new(&w.get("weight", (outputs, inputs))?, None, &w.keep())
     }
 
     /// Loads `weight` and `bias` of a `Conv1D` of GPT-2, which is a projection stored as `(in, out)`.
@@ -37,13 +38,15 @@ impl Linear {
     /// # Errors
     /// If the file cannot be read.
     pub fn load_transposed(w: &Weights, inputs: usize, outputs: usize) -> Result<Self> {
-        let weight = w.get("weight", (inputs, outputs))?.t()?.contiguous()?;
-        Ok(Self::new(weight, Some(w.get("bias", outputs)?)))
+        Self::new(&w.get("weight", (inputs, outputs))?.t()?, Some(w.get("bias", outputs)?), &w.keep())
     }
 
     /// A projection from tensors: weight `(out, in)`, bias `(out)`.
-    pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
-        Self { weight, bias }
+    ///
+    /// # Errors
+    /// If the weight is no matrix.
+    pub fn new(weight: &Tensor, bias: Option<Tensor>, keep: &Keep) -> Result<Self> {
+        Ok(Self { weight: Weight::new(weight, keep)?, bias })
     }
 
     /// Several projections of the same input as one product; their outputs stand side by side.
@@ -51,19 +54,19 @@ impl Linear {
     /// # Errors
     /// If the input widths differ or only some have a bias.
     pub fn fuse(parts: &[&Self]) -> Result<Self> {
-        let weights: Vec<&Tensor> = parts.iter().map(|p| &p.weight).collect();
+        let weights: Vec<&Weight> = parts.iter().map(|p| &p.weight).collect();
         let biases: Vec<&Tensor> = parts.iter().filter_map(|p| p.bias.as_ref()).collect();
         let bias = match biases.len() {
             0 => None,
             n if n == parts.len() => Some(Tensor::cat(&biases, 0)?),
             _ => return Err(Error::internal("fused projections must all have a bias or none")),
         };
-        Ok(Self::new(Tensor::cat(&weights, 0)?, bias))
-    }
-
-    /// Number of outputs.
-    pub fn outputs(&self) -> usize {
-        self.weight.dims()[0]
+        let inputs = |weight: &&Weight| weight.dims().map(|dims| dims.1);
+        let widths: Vec<usize> = weights.iter().map(inputs).collect::<Result<_>>()?;
+        if widths.iter().any(|width| *width != widths[0]) {
+            return Err(Error::internal(format!("fused projections must have the same inputs, not {widths:?}")));
+        }
+        Ok(Self { weight: Weight::stack(&weights)?, bias })
     }
 
     /// `xs: (.., in) -> (.., out)`.
@@ -71,39 +74,43 @@ impl Linear {
     /// # Errors
     /// If the last dimension is not `in`.
     pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let (n, k) = self.weight.dims2()?;
+        self.run(xs, Activation::Identity, None)
+    }
+
+    /// `act(xs Wᵀ + b)`, `(.., in) -> (.., out)`.
+    ///
+    /// # Errors
+    /// If the last dimension is not `in`.
+    pub fn forward_act(&self, xs: &Tensor, activation: Activation) -> Result<Tensor> {
+        self.run(xs, activation, None)
+    }
+
+    /// `residual + xs Wᵀ + b`, `residual: (.., out)`.
+    ///
+    /// # Errors
+    /// If the last dimension is not `in` or the residual has another shape than the result.
+    pub fn forward_add(&self, xs: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.run(xs, Activation::Identity, Some(residual))
+    }
+
+    fn run(&self, xs: &Tensor, activation: Activation, residual: Option<&Tensor>) -> Result<Tensor> {
+        let (n, k) = self.weight.dims()?;
         let mut dims = xs.dims().to_vec();
         let m = xs.elem_count() / k.max(1);
         match dims.last_mut() {
             Some(last) if *last == k => *last = n,
             _ => return Err(Error::internal(format!("a projection of {k} inputs was given {:?}", xs.dims()))),
         }
-        if !matches!(xs.device(), Device::Cpu) {
-            let ys = xs.reshape((m, k))?.matmul(&self.weight.t()?)?;
-            let ys = match &self.bias {
-                Some(bias) => ys.broadcast_add(bias)?,
-                None => ys,
-            };
-            return Ok(ys.reshape(dims)?);
+        let bias = self.bias.as_ref();
+        match &self.weight {
+            Weight::Cpu(w) => {
+                with_f32(xs, |x| finished_product(Rows::dense(x, m, k), w, bias, activation, residual, &dims))
+            }
+            Weight::Device(w) => {
+                let ys = xs.reshape((m, k))?.matmul(&w.t()?)?.reshape(dims)?;
+                finish_on_device(ys, bias, activation, residual)
+            }
         }
-        let mut out = vec![0f32; m * n];
-        if let Some(bias) = &self.bias {
-            with_f32(bias, |b| {
-                out.chunks_exact_mut(n).for_each(|row| row.copy_from_slice(b));
-                Ok(())
-            })?;
-        }
-        with_f32(xs, |x| {
-            with_f32(&self.weight, |w| {
-                if m <= MAX_ROWS {
-                    gemv_nt(x, w, &mut out, m, n, k);
-                } else {
-                    matmul_nt(Rows::dense(x, m, k), w, &mut out, n, n, self.bias.is_some());
-                }
-                Ok(())
-            })
-        })?;
-        from_f32(out, dims)
     }
 }
 

@@ -9,9 +9,11 @@ use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};
-use crate::kernels::gemm::{Rows, matmul_nn_serial, matmul_nt_serial};
 use crate::kernels::lstm::Step;
+use crate::kernels::matrix::Matrix;
+use crate::kernels::product::{Finish, Rows, product_serial};
 use crate::kernels::view::{from_f32, with_f32};
+use crate::protocol::Precision;
 use crate::weights::Weights;
 
 /// Sequences that run together. A fixed number, so that results do not depend on the number of threads; six rows fill
@@ -29,9 +31,9 @@ pub struct Lstm {
 #[derive(Debug, Clone)]
 struct Layer {
     /// `(4 · hidden, in)`.
-    weight_ih: Vec<f32>,
-    /// Transposed, `(hidden, 4 · hidden)`: a step has few rows.
-    weight_hh: Vec<f32>,
+    weight_ih: Matrix,
+    /// `(4 · hidden, hidden)`.
+    weight_hh: Matrix,
     /// The sum of both biases, `(4 · hidden)`.
     bias: Vec<f32>,
 }
@@ -47,9 +49,13 @@ impl Lstm {
             let width = if i == 0 { inputs } else { hidden };
             let bias_ih = w.get(&format!("bias_ih_l{i}"), 4 * hidden)?;
             let bias_hh = w.get(&format!("bias_hh_l{i}"), 4 * hidden)?;
+            let matrix = |name: &str, width: usize| {
+                let rows = values(w.get(&format!("weight_{name}_l{i}"), (4 * hidden, width))?)?;
+                Ok::<_, Error>(Matrix::pack(&rows, 4 * hidden, width, Precision::F32))
+            };
             Ok(Layer {
-                weight_ih: values(w.get(&format!("weight_ih_l{i}"), (4 * hidden, width))?)?,
-                weight_hh: values(w.get(&format!("weight_hh_l{i}"), (4 * hidden, hidden))?.t()?.contiguous()?)?,
+                weight_ih: matrix("ih", width)?,
+                weight_hh: matrix("hh", hidden)?,
                 bias: values((bias_ih + bias_hh)?)?,
             })
         };
@@ -91,16 +97,9 @@ impl Lstm {
         let mut gates = vec![0f32; steps * rows * 4 * h];
         for layer in &self.layers {
             let width = inputs.len() / (steps * rows);
-            gates.chunks_exact_mut(4 * h).for_each(|row| row.copy_from_slice(&layer.bias));
-            matmul_nt_serial(
-                Rows::dense(&inputs, steps * rows, width),
-                &layer.weight_ih,
-                &mut gates,
-                4 * h,
-                4 * h,
-                true,
-            );
-            inputs = layer.recur(&mut gates, rows, h);
+            let finish = Finish { bias: Some(&layer.bias), ..Finish::default() };
+            product_serial(Rows::dense(&inputs, steps * rows, width), &layer.weight_ih, finish, &mut gates);
+            inputs = layer.recur(&gates, rows, h);
         }
         let last = inputs.len() - rows * h;
         out.copy_from_slice(&inputs[last..]);
@@ -109,17 +108,16 @@ impl Lstm {
 
 impl Layer {
     /// Takes the input's part of the gates, `(steps, rows, 4 · hidden)`, to the outputs, `(steps, rows, hidden)`.
-    fn recur(&self, gates: &mut [f32], rows: usize, h: usize) -> Vec<f32> {
+    fn recur(&self, gates: &[f32], rows: usize, h: usize) -> Vec<f32> {
         let mut outputs = vec![0f32; gates.len() / 4];
+        let mut sums = vec![0f32; rows * 4 * h];
         let mut cell = vec![0f32; rows * h];
         let mut before = vec![0f32; rows * h];
-        for (gates, output) in gates.chunks_exact_mut(rows * 4 * h).zip(outputs.chunks_exact_mut(rows * h)) {
-            matmul_nn_serial(Rows::dense(&before, rows, h), &self.weight_hh, gates, 4 * h, 4 * h, true);
+        for (gates, output) in gates.chunks_exact(rows * 4 * h).zip(outputs.chunks_exact_mut(rows * h)) {
+            let finish = Finish { residual: Some(gates), ..Finish::default() };
+            product_serial(Rows::dense(&before, rows, h), &self.weight_hh, finish, &mut sums);
             let states = cell.chunks_exact_mut(h).zip(output.chunks_exact_mut(h));
-            gates
-                .chunks_exact(4 * h)
-                .zip(states)
-                .for_each(|(gates, (cell, output))| Step { gates, cell, output }.run());
+            sums.chunks_exact(4 * h).zip(states).for_each(|(gates, (cell, output))| Step { gates, cell, output }.run());
             before.copy_from_slice(output);
         }
         outputs
@@ -139,8 +137,8 @@ mod tests {
     #[test]
     fn one_unit_by_hand() {
         let layer = Layer {
-            weight_ih: vec![0.5, -0.25, 1.0, 0.75],
-            weight_hh: vec![0.1, 0.2, 0.3, 0.4],
+            weight_ih: Matrix::pack(&[0.5, -0.25, 1.0, 0.75], 4, 1, Precision::F32),
+            weight_hh: Matrix::pack(&[0.1, 0.2, 0.3, 0.4], 4, 1, Precision::F32),
             bias: vec![0.0, 1.0, 0.0, -0.5],
         };
         let lstm = Lstm { layers: vec![layer], inputs: 1, hidden: 1 };
@@ -156,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_wrong_width_is_an_error_and_no_rows_are_no_rows() {
-        let layer = Layer { weight_ih: vec![0.0; 8], weight_hh: vec![0.0; 4], bias: vec![0.0; 4] };
+        let layer = Layer { weight_ih: Matrix::zeros(4, 2), weight_hh: Matrix::zeros(4, 1), bias: vec![0.0; 4] };
         let lstm = Lstm { layers: vec![layer], inputs: 2, hidden: 1 };
         assert!(lstm.last(&Tensor::zeros((1, 4, 3), candle_core::DType::F32, &Device::Cpu).unwrap()).is_err());
     }

@@ -12,8 +12,9 @@ mod linear;
 mod lstm;
 mod norm;
 mod rope;
+mod weight;
 
-pub use activation::{Snake, add, elu, gelu, gelu_tanh, leaky_relu, mish, silu, silu_gate};
+pub use activation::{Activation, Snake, activate, add, elu, gelu, gelu_tanh, leaky_relu, mish, silu, silu_gate};
 pub use attention::{KvCache, Mask, attend, attend_relative};
 pub use conv::{Conv1d, ConvConfig, ConvTranspose1d};
 pub use conv2d::Conv2d;
@@ -22,3 +23,4 @@ pub use linear::{Embedding, Linear};
 pub use lstm::Lstm;
 pub use norm::{BatchNorm, LayerNorm, RmsNorm};
 pub use rope::Rope;
+pub use weight::{LayerError, LayerErrors};

@@ -2,6 +2,7 @@
 
 use candle_core::{Device, Tensor};
 
+use super::activation::mish;
 use crate::error::{Error, Result};
 use crate::kernels::norm;
 use crate::kernels::view::{from_f32, with_f32};
@@ -36,6 +37,36 @@ impl LayerNorm {
         let out = with_f32(xs, |x| {
             with_f32(&self.weight, |w| with_f32(&self.bias, |b| Ok(norm::layer_norm(x, w, b, self.eps))))
         })?;
+        from_f32(out, xs.dims())
+    }
+}
+
+impl LayerNorm {
+    /// `mish(norm(xs)) + shift`, `shift` being one value for each channel.
+    ///
+    /// # Errors
+    /// If C differs.
+    pub fn forward_mish(&self, xs: &Tensor, shift: Option<&Tensor>) -> Result<Tensor> {
+        if !matches!(xs.device(), Device::Cpu) {
+            let ys = mish(&self.forward(xs)?)?;
+            return Ok(match shift {
+                Some(shift) => ys.broadcast_add(shift)?,
+                None => ys,
+            });
+        }
+        check_width(xs, &self.weight)?;
+        let run = |shift: Option<&[f32]>| {
+            with_f32(xs, |x| {
+                with_f32(&self.weight, |w| {
+                    with_f32(&self.bias, |b| Ok(norm::layer_norm_mish(x, w, b, self.eps, shift)))
+                })
+            })
+        };
+        let out = match shift {
+            Some(shift) if shift.elem_count() == self.weight.elem_count() => with_f32(shift, |shift| run(Some(shift)))?,
+            Some(shift) => return Err(Error::internal(format!("a norm was given a shift {:?}", shift.dims()))),
+            None => run(None)?,
+        };
         from_f32(out, xs.dims())
     }
 }

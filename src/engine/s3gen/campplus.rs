@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::dsp::fbank::fbank;
 use crate::dsp::features::check_audio;
 use crate::error::{Error, Result};
-use crate::nn::{BatchNorm, Conv1d, Conv2d, ConvConfig, Linear};
+use crate::nn::{Activation, BatchNorm, Conv1d, Conv2d, ConvConfig, Linear};
 use crate::weights::Weights;
 
 /// Bands of the filter bank.
@@ -111,7 +111,7 @@ impl CamPPlus {
 
     /// `features: (1, T, 80) -> (1, embed)`.
     fn forward(&self, features: &Tensor) -> Result<Tensor> {
-        let mut xs = self.tdnn.forward(&self.head.forward(features)?)?.relu()?;
+        let mut xs = self.tdnn.forward_act(&self.head.forward(features)?, Activation::Relu)?;
         let segments = Segments::new(xs.dims3()?.1, &self.device)?;
         for (layers, transit) in &self.blocks {
             for layer in layers {
@@ -217,7 +217,7 @@ impl DenseLayer {
 
     /// `(1, T, C) -> (1, T, growth)`.
     fn forward(&self, xs: &Tensor, segments: &Segments) -> Result<Tensor> {
-        let xs = self.linear1.forward(&self.nonlinear1.forward_relu(xs)?)?.relu()?;
+        let xs = self.linear1.forward_act(&self.nonlinear1.forward_relu(xs)?, Activation::Relu)?;
         self.cam.forward(&xs, segments)
     }
 }
@@ -242,7 +242,7 @@ impl CamLayer {
 
     /// `(1, T, in) -> (1, T, out)`.
     fn forward(&self, xs: &Tensor, segments: &Segments) -> Result<Tensor> {
-        let context = self.linear1.forward(&segments.context(xs)?)?.relu()?;
+        let context = self.linear1.forward_act(&segments.context(xs)?, Activation::Relu)?;
         let mask = candle_nn::ops::sigmoid(&self.linear2.forward(&context)?)?;
         Ok((self.linear_local.forward(xs)? * segments.spread(&mask)?)?)
     }
@@ -294,7 +294,10 @@ struct Transit {
 impl Transit {
     fn load(w: &Weights, channels: usize) -> Result<Self> {
         let weight = w.pp("linear").get("weight", (channels / 2, channels, 1))?.squeeze(2)?;
-        Ok(Self { nonlinear: batch_norm(&w.pp("nonlinear.batchnorm"), channels)?, linear: Linear::new(weight, None) })
+        Ok(Self {
+            nonlinear: batch_norm(&w.pp("nonlinear.batchnorm"), channels)?,
+            linear: Linear::new(&weight, None, &w.keep())?,
+        })
     }
 
     /// `(1, T, C) -> (1, T, C / 2)`.
@@ -309,14 +312,14 @@ fn batch_norm(w: &Weights, channels: usize) -> Result<BatchNorm> {
 
 /// A convolution of one tap with a bias.
 fn pointwise(w: &Weights, inputs: usize, outputs: usize) -> Result<Linear> {
-    Ok(Linear::new(w.get("weight", (outputs, inputs, 1))?.squeeze(2)?, Some(w.get("bias", outputs)?)))
+    Linear::new(&w.get("weight", (outputs, inputs, 1))?.squeeze(2)?, Some(w.get("bias", outputs)?), &w.keep())
 }
 
 /// A convolution of one tap without bias and the normalisation behind it, as one projection.
 fn folded_linear(w: &Weights, norm: &BatchNorm, inputs: usize, outputs: usize) -> Result<Linear> {
     let (scale, shift) = norm.scale_shift();
     let weight = w.get("weight", (outputs, inputs, 1))?.squeeze(2)?;
-    Ok(Linear::new(weight.broadcast_mul(&scale.unsqueeze(1)?)?, Some(shift.clone())))
+    Linear::new(&weight.broadcast_mul(&scale.unsqueeze(1)?)?, Some(shift.clone()), &w.keep())
 }
 
 /// A convolution without bias (`linear`) and the normalisation behind it (`nonlinear.batchnorm`), as one.

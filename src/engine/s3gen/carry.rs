@@ -116,18 +116,27 @@ impl Carry {
 
     /// A causal convolution, `xs: (B, T, in) -> (B, T, out)`; before the stream there were zeros.
     pub(super) fn conv(&mut self, conv: &Conv1d, xs: &Tensor) -> Result<Tensor> {
-        if !self.streaming {
-            return conv.forward(xs);
-        }
+        conv.forward_unpadded(&self.history(conv, xs)?)
+    }
+
+    /// [`Self::conv`] added to `residual`.
+    pub(super) fn conv_add(&mut self, conv: &Conv1d, xs: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        conv.forward_unpadded_add(&self.history(conv, xs)?, residual)
+    }
+
+    /// `xs` behind the rows that a causal convolution looks back to.
+    fn history(&mut self, conv: &Conv1d, xs: &Tensor) -> Result<Tensor> {
         let history = conv.config().left;
         let rows = match self.slots.get(self.cursor) {
             Some(Slot::Rows(past)) => Tensor::cat(&[past, xs], 1)?,
             Some(Slot::Keys(..)) => return Err(Error::internal("the layers of a stream changed places")),
             None => xs.pad_with_zeros(1, history, 0)?,
         };
-        let kept = rows.narrow(1, rows.dims3()?.1 - self.provisional - history, history)?.force_contiguous()?;
-        self.put(Slot::Rows(kept));
-        conv.forward_unpadded(&rows)
+        if self.streaming {
+            let kept = rows.narrow(1, rows.dims3()?.1 - self.provisional - history, history)?.force_contiguous()?;
+            self.put(Slot::Rows(kept));
+        }
+        Ok(rows)
     }
 
     /// All keys and values the rows of this pass may look at, `(B, T', H, D)`: the carried ones, then `k` and `v`.

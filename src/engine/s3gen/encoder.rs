@@ -11,8 +11,10 @@ use candle_core::{Device, Tensor};
 use super::carry::{Carry, Place};
 use super::config::{FRAMES_PER_TOKEN, FlowConfig, LOOKAHEAD_TOKENS};
 use crate::error::Result;
-use crate::nn::{Conv1d, ConvConfig, LayerNorm, Linear, attend_relative, leaky_relu, silu};
+use crate::nn::{Activation, Conv1d, ConvConfig, LayerNorm, Linear, attend_relative};
 use crate::weights::Weights;
+
+const LEAKY: Activation = Activation::LeakyRelu(0.01);
 
 /// Embedded tokens to a sequence at twice their rate.
 #[derive(Debug, Clone)]
@@ -125,14 +127,13 @@ impl PreLookahead {
         let (place, rows) = (carry.place(), xs.dims3()?.1);
         let prompt = place.chunks.map_or(0, |chunks| chunks.prompt).saturating_sub(place.start);
         let ahead = if 0 < prompt && prompt < rows {
-            let of_prompt = self.conv1.forward(&xs.narrow(1, 0, prompt)?.contiguous()?)?;
-            let of_rest = self.conv1.forward(&xs.narrow(1, prompt, rows - prompt)?.contiguous()?)?;
+            let of_prompt = self.conv1.forward_act(&xs.narrow(1, 0, prompt)?, LEAKY)?;
+            let of_rest = self.conv1.forward_act(&xs.narrow(1, prompt, rows - prompt)?, LEAKY)?;
             Tensor::cat(&[of_prompt, of_rest], 1)?
         } else {
-            self.conv1.forward(xs)?
+            self.conv1.forward_act(xs, LEAKY)?
         };
-        let ys = leaky_relu(&ahead, 0.01)?;
-        Ok((carry.conv(&self.conv2, &ys)? + xs)?)
+        carry.conv_add(&self.conv2, &ahead, xs)
     }
 }
 
@@ -160,9 +161,9 @@ impl ConformerLayer {
 
     fn forward(&self, xs: &Tensor, place: &Place, distances: &mut Distances, carry: &mut Carry) -> Result<Tensor> {
         let seen = self.self_attn.forward(&self.norm_mha.forward(xs)?, place, distances, carry)?;
-        let xs = (xs + seen)?;
-        let hidden = silu(&self.w_1.forward(&self.norm_ff.forward(&xs)?)?)?;
-        Ok((&xs + self.w_2.forward(&hidden)?)?)
+        let xs = self.self_attn.linear_out.forward_add(&seen, xs)?;
+        let hidden = self.w_1.forward_act(&self.norm_ff.forward(&xs)?, Activation::Silu)?;
+        self.w_2.forward_add(&hidden, &xs)
     }
 }
 
@@ -195,7 +196,7 @@ impl RelativeAttention {
         })
     }
 
-    /// `xs: (1, T, C) -> (1, T, C)`.
+    /// What the heads gather, before it is projected: `xs: (1, T, C) -> (1, T, C)`.
     fn forward(&self, xs: &Tensor, place: &Place, distances: &mut Distances, carry: &mut Carry) -> Result<Tensor> {
         let (b, t, dim) = xs.dims3()?;
         let qkv = self.qkv.forward(xs)?.reshape((b, t, 3, self.heads, self.head_dim))?;
@@ -208,8 +209,7 @@ impl RelativeAttention {
         let table = distances.table(keys as isize - 1, t + keys - 1, dim, xs.device())?;
         let p = self.linear_pos.forward(&table)?.reshape((1, t + keys - 1, self.heads, self.head_dim))?;
         let (q_u, q_v) = (q.broadcast_add(&self.pos_bias_u)?, q.broadcast_add(&self.pos_bias_v)?);
-        let out = attend_relative((&q_u, &q_v), &k, &v, &p, scale, &place.mask(t, keys))?;
-        self.linear_out.forward(&out)
+        attend_relative((&q_u, &q_v), &k, &v, &p, scale, &place.mask(t, keys))
     }
 }
 

@@ -9,7 +9,8 @@ use candle_core::{D, Device, Tensor};
 use super::carry::{Carry, Place};
 use super::config::{EstimatorConfig, MEL_CHANNELS};
 use crate::error::{Error, Result};
-use crate::nn::{Conv1d, ConvConfig, LayerNorm, Linear, attend, gelu, mish, silu};
+use crate::nn::{Activation, Conv1d, ConvConfig, LayerNorm, Linear, attend, mish};
+use crate::protocol::Precision;
 use crate::weights::Weights;
 
 /// Channels of the input: the state, the encoder's output, the speaker and the known mel.
@@ -34,17 +35,19 @@ impl ConditionalDecoder {
     /// Loads the tensors below `w`.
     pub(super) fn load(w: &Weights, config: &EstimatorConfig) -> Result<Self> {
         let c = config.channels;
+        // Small; the last one makes the mel itself.
+        let exact = w.at(Precision::F32);
         let causal = |w: Weights| Conv1d::load(&w, c, c, ConvConfig::causal(3));
         let mid = |i: usize| Stage::load(&w.pp("mid_blocks").pp(i), c, config);
         Ok(Self {
-            time: TimeEmbedding::load(w, c * TIME_RATIO)?,
+            time: TimeEmbedding::load(&exact, c * TIME_RATIO)?,
             down: Stage::load(&w.pp("down_blocks.0"), INPUTS, config)?,
             down_conv: causal(w.pp("down_blocks.0.2"))?,
             mid: (0..config.mid_blocks).map(mid).collect::<Result<_>>()?,
             up: Stage::load(&w.pp("up_blocks.0"), 2 * c, config)?,
             up_conv: causal(w.pp("up_blocks.0.2"))?,
             final_block: CausalBlock::load(&w.pp("final_block"), c, c)?,
-            final_proj: Conv1d::load(&w.pp("final_proj"), c, MEL_CHANNELS, ConvConfig::causal(1))?,
+            final_proj: Conv1d::load(&exact.pp("final_proj"), c, MEL_CHANNELS, ConvConfig::causal(1))?,
         })
     }
 
@@ -77,7 +80,7 @@ impl ConditionalDecoder {
         }
         let xs = self.up.forward(&Tensor::cat(&[xs, skip], 2)?, &time, &place, carry)?;
         let xs = carry.conv(&self.up_conv, &xs)?;
-        let xs = self.final_block.forward(&xs, carry)?;
+        let xs = self.final_block.forward(&xs, None, carry)?;
         self.final_proj.forward(&xs)
     }
 }
@@ -110,7 +113,7 @@ impl TimeEmbedding {
         let mut values: Vec<f32> = (0..half).map(|j| angle(j).sin()).collect();
         values.extend((0..half).map(|j| angle(j).cos()));
         let sinusoid = Tensor::from_vec(values, (1, 1, INPUTS), device)?;
-        self.linear_2.forward(&silu(&self.linear_1.forward(&sinusoid)?)?)
+        self.linear_2.forward(&self.linear_1.forward_act(&sinusoid, Activation::Silu)?)
     }
 
     fn forward(&self, t: f32, r: f32, device: &Device) -> Result<Tensor> {
@@ -162,8 +165,9 @@ impl CausalBlock {
         })
     }
 
-    fn forward(&self, xs: &Tensor, carry: &mut Carry) -> Result<Tensor> {
-        mish(&self.norm.forward(&carry.conv(&self.conv, xs)?)?)
+    /// Plus `shift` if given, one value for each channel.
+    fn forward(&self, xs: &Tensor, shift: Option<&Tensor>, carry: &mut Carry) -> Result<Tensor> {
+        self.norm.forward_mish(&carry.conv(&self.conv, xs)?, shift)
     }
 }
 
@@ -188,8 +192,8 @@ impl Resnet {
 
     /// `time` has been through mish already.
     fn forward(&self, xs: &Tensor, time: &Tensor, carry: &mut Carry) -> Result<Tensor> {
-        let hidden = self.block1.forward(xs, carry)?.broadcast_add(&self.mlp.forward(time)?)?;
-        Ok((self.block2.forward(&hidden, carry)? + self.res_conv.forward(xs)?)?)
+        let hidden = self.block1.forward(xs, Some(&self.mlp.forward(time)?), carry)?;
+        self.res_conv.forward_add(xs, &self.block2.forward(&hidden, None, carry)?)
     }
 }
 
@@ -230,9 +234,9 @@ impl TransformerBlock {
         let (k, v) = carry.keys(part(1)?, part(2)?, place)?;
         let mask = place.mask(t, k.dims4()?.1);
         let seen = attend(&part(0)?, &k, &v, 1.0 / (self.head_dim as f64).sqrt(), &mask, None)?;
-        let xs = (xs + self.to_out.forward(&seen)?)?;
-        let hidden = gelu(&self.ff_in.forward(&self.norm3.forward(&xs)?)?)?;
-        Ok((&xs + self.ff_out.forward(&hidden)?)?)
+        let xs = self.to_out.forward_add(&seen, xs)?;
+        let hidden = self.ff_in.forward_act(&self.norm3.forward(&xs)?, Activation::Gelu)?;
+        self.ff_out.forward_add(&hidden, &xs)
     }
 }
 

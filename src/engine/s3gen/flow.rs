@@ -14,6 +14,7 @@ use super::estimator::{ConditionalDecoder, stack_inputs};
 use crate::error::{Error, Result};
 use crate::nn::{Embedding, Linear};
 use crate::noise::NoiseSource;
+use crate::protocol::Precision;
 use crate::weights::Weights;
 
 /// How the flow's equation is solved.
@@ -162,10 +163,16 @@ impl Flow {
     /// Loads the tensors below `w`.
     pub(super) fn load(w: &Weights, config: &FlowConfig) -> Result<Self> {
         let encoder = UpsampleConformerEncoder::load(&w.pp("encoder"), config)?;
+        // Small, and nothing behind them evens their errors out.
+        let exact = w.at(Precision::F32);
         Ok(Self {
             input_embedding: Embedding::load(&w.pp("input_embedding"), config.vocab, config.dim)?,
-            spk_embed_affine_layer: Linear::load(&w.pp("spk_embed_affine_layer"), config.x_vector_dim, MEL_CHANNELS)?,
-            encoder_proj: Linear::load(&w.pp("encoder_proj"), encoder.dim(), MEL_CHANNELS)?,
+            spk_embed_affine_layer: Linear::load(
+                &exact.pp("spk_embed_affine_layer"),
+                config.x_vector_dim,
+                MEL_CHANNELS,
+            )?,
+            encoder_proj: Linear::load(&exact.pp("encoder_proj"), encoder.dim(), MEL_CHANNELS)?,
             encoder,
             estimator: ConditionalDecoder::load(&w.pp("decoder.estimator"), &config.estimator)?,
             vocab: config.vocab,

@@ -194,6 +194,7 @@ mod tests {
     use serde::Deserialize;
 
     use super::*;
+    use crate::protocol::Precision;
 
     #[derive(Deserialize)]
     struct Case {
@@ -257,7 +258,7 @@ mod tests {
         let values = |n: usize, k: f32| (0..n).map(|i| (i as f32 * k).sin()).collect::<Vec<_>>();
         let q = Tensor::from_vec(values(b * t * h * d, 0.7), (b, t, h, d), &Device::Cpu).unwrap();
         let keys = Tensor::from_vec(values(b * len * h * d, 1.3), (b, len, h, d), &Device::Cpu).unwrap();
-        let mut cache = KvCache::new(b, len, h, d, &Device::Cpu).unwrap();
+        let mut cache = KvCache::new((b, len), (h, d), Precision::F32, &Device::Cpu).unwrap();
         cache.append_and_attend(&keys, &keys, &keys, 1.0).unwrap();
         let mut probe = AttentionProbe::new(&[(4, 1), (6, 0)], 1..3);
         probe.begin(2);

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 
 use super::config::T3Config;
 use crate::error::Result;
-use crate::nn::{Embedding, KvCache, LayerNorm, Linear, gelu_tanh};
+use crate::nn::{Activation, Embedding, KvCache, LayerNorm, Linear};
 use crate::weights::Weights;
 
 const LN_EPS: f32 = 1e-5;
@@ -71,9 +71,10 @@ impl Layer {
 
     /// `xs: (B, T, dim) -> (B, T, dim)`.
     fn forward(&self, xs: &Tensor, cache: &mut KvCache) -> Result<Tensor> {
-        let xs = (xs + self.attn.forward(&self.ln_1.forward(xs)?, cache)?)?;
-        let mlp = self.mlp.forward(&self.ln_2.forward(&xs)?)?;
-        Ok((xs + mlp)?)
+        let context = self.attn.context(&self.ln_1.forward(xs)?, cache)?;
+        let xs = self.attn.c_proj.forward_add(&context, xs)?;
+        let inner = self.mlp.inner(&self.ln_2.forward(&xs)?)?;
+        self.mlp.c_proj.forward_add(&inner, &xs)
     }
 }
 
@@ -95,13 +96,14 @@ impl Attention {
         })
     }
 
-    fn forward(&self, xs: &Tensor, cache: &mut KvCache) -> Result<Tensor> {
+    /// What the heads gather, before it is projected.
+    fn context(&self, xs: &Tensor, cache: &mut KvCache) -> Result<Tensor> {
         let (b, t, _) = xs.dims3()?;
         let h = self.heads;
         let qkv = self.c_attn.forward(xs)?.reshape((b, t, 3 * h, self.head_dim))?;
         let part = |i: usize| qkv.narrow(2, i * h, h);
         let scale = 1.0 / (self.head_dim as f64).sqrt();
-        self.c_proj.forward(&cache.append_and_attend(&part(0)?, &part(1)?, &part(2)?, scale)?)
+        cache.append_and_attend(&part(0)?, &part(1)?, &part(2)?, scale)
     }
 }
 
@@ -119,8 +121,9 @@ impl Mlp {
         })
     }
 
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.c_proj.forward(&gelu_tanh(&self.c_fc.forward(xs)?)?)
+    /// The inner activations.
+    fn inner(&self, xs: &Tensor) -> Result<Tensor> {
+        self.c_fc.forward_act(xs, Activation::GeluTanh)
     }
 }
 
@@ -139,14 +142,12 @@ mod tests {
             let positions = gpt2.wpe.rows(0, embeds.dims()[1]).unwrap();
             let mut xs = embeds.broadcast_add(&positions).unwrap();
             let first = &gpt2.h[0];
-            let attn = first.attn.forward(&first.ln_1.forward(&xs).unwrap(), &mut state.caches[0]).unwrap();
+            let context = first.attn.context(&first.ln_1.forward(&xs).unwrap(), &mut state.caches[0]).unwrap();
+            let attn = first.attn.c_proj.forward(&context).unwrap();
             assert_close(&attn, &stage.get("layer0_attn"), 1e-5);
             let after = (&xs + attn).unwrap();
-            assert_close(
-                &first.mlp.forward(&first.ln_2.forward(&after).unwrap()).unwrap(),
-                &stage.get("layer0_mlp"),
-                1e-5,
-            );
+            let inner = first.mlp.inner(&first.ln_2.forward(&after).unwrap()).unwrap();
+            assert_close(&first.mlp.c_proj.forward(&inner).unwrap(), &stage.get("layer0_mlp"), 1e-5);
             state.clear();
             for (i, (layer, cache)) in gpt2.h.iter().zip(&mut state.caches).enumerate() {
                 xs = layer.forward(&xs, cache).unwrap();

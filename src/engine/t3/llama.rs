@@ -89,9 +89,10 @@ impl Layer {
         cache: &mut KvCache,
         probe: Option<(usize, &mut AttentionProbe)>,
     ) -> Result<Tensor> {
-        let xs = (xs + self.self_attn.forward(&self.input_layernorm.forward(xs)?, rope, cache, probe)?)?;
-        let mlp = self.mlp.forward(&self.post_attention_layernorm.forward(&xs)?)?;
-        Ok((xs + mlp)?)
+        let context = self.self_attn.context(&self.input_layernorm.forward(xs)?, rope, cache, probe)?;
+        let xs = self.self_attn.o_proj.forward_add(&context, xs)?;
+        let gated = self.mlp.gated(&self.post_attention_layernorm.forward(&xs)?)?;
+        self.mlp.down_proj.forward_add(&gated, &xs)
     }
 }
 
@@ -114,7 +115,8 @@ impl Attention {
         })
     }
 
-    fn forward(
+    /// What the heads gather, before it is projected.
+    fn context(
         &self,
         xs: &Tensor,
         rope: &Rope,
@@ -133,7 +135,7 @@ impl Attention {
         if let Some((layer, probe)) = probe {
             probe.observe(layer, &q, cache, scale)?;
         }
-        self.o_proj.forward(&context)
+        Ok(context)
     }
 }
 
@@ -152,8 +154,9 @@ impl Mlp {
         })
     }
 
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.down_proj.forward(&silu_gate(&self.gate_up_proj.forward(xs)?)?)
+    /// The inner activations.
+    fn gated(&self, xs: &Tensor) -> Result<Tensor> {
+        silu_gate(&self.gate_up_proj.forward(xs)?)
     }
 }
 
@@ -212,10 +215,12 @@ mod tests {
             let embeds = stage.get("prefill_embeds");
             let first = &llama.layers[0];
             let normed = first.input_layernorm.forward(&embeds).unwrap();
-            let attn = first.self_attn.forward(&normed, &llama.rope, &mut state.caches[0], None).unwrap();
+            let context = first.self_attn.context(&normed, &llama.rope, &mut state.caches[0], None).unwrap();
+            let attn = first.self_attn.o_proj.forward(&context).unwrap();
             assert_close(&attn, &stage.get("layer0_attn"), 1e-5);
             let after = (&embeds + attn).unwrap();
-            let mlp = first.mlp.forward(&first.post_attention_layernorm.forward(&after).unwrap()).unwrap();
+            let gated = first.mlp.gated(&first.post_attention_layernorm.forward(&after).unwrap()).unwrap();
+            let mlp = first.mlp.down_proj.forward(&gated).unwrap();
             assert_close(&mlp, &stage.get("layer0_mlp"), 1e-5);
             state.clear();
             let mut xs = embeds;

@@ -30,6 +30,7 @@ pub use decode::{DecodeOptions, Decoding, Ending};
 
 use crate::error::{Error, Result};
 use crate::nn::{Embedding, KvCache, Linear};
+use crate::protocol::Precision;
 use crate::weights::Weights;
 use alignment::AttentionProbe;
 use cond::{CondEncoder, SpeechEmbedding};
@@ -46,6 +47,7 @@ pub struct T3 {
     text_pos_emb: Option<Embedding>,
     speech: SpeechEmbedding,
     speech_head: Linear,
+    cache_precision: Precision,
 }
 
 #[derive(Debug)]
@@ -65,7 +67,9 @@ impl T3 {
             w.ignore(unused);
         }
         let dim = config.dim;
-        let (tfmr, head) = (w.pp("tfmr"), w.pp("speech_head"));
+        let tfmr = w.pp("tfmr").wide();
+        // The head decides between neighbours; it is a sixtieth of the weights.
+        let head = if w.precision() == Precision::Int8 { w.at(Precision::F16) } else { w.clone() }.pp("speech_head");
         let positions = |name: &str, rows| Embedding::load(&w.pp(name).pp("emb"), rows, dim);
         let (backbone, text_pos_emb, speech_pos_emb, speech_head) = match config.backbone {
             Backbone::Llama => (
@@ -85,11 +89,12 @@ impl T3 {
         let t3 = Self {
             config: config.clone(),
             backbone,
-            cond_enc: CondEncoder::load(&w.pp("cond_enc"), config)?,
+            cond_enc: CondEncoder::load(&w.pp("cond_enc").at(Precision::F32), config)?,
             text_emb: Embedding::load(&w.pp("text_emb"), config.text_vocab, dim)?,
             text_pos_emb,
             speech: SpeechEmbedding { tokens, positions: speech_pos_emb },
             speech_head,
+            cache_precision: if w.keep().measure.is_some() { Precision::F32 } else { w.precision() },
         };
         w.finish()?;
         Ok(t3)
@@ -129,7 +134,7 @@ impl T3 {
         let rows = if guided && self.config.backbone == Backbone::Llama { 2 } else { 1 };
         let capacity = capacity.min(self.positions());
         let (heads, head_dim) = (self.config.heads, self.config.head_dim());
-        let cache = |_| KvCache::new(rows, capacity, heads, head_dim, self.device());
+        let cache = |_| KvCache::new((rows, capacity), (heads, head_dim), self.cache_precision, self.device());
         Ok(T3State {
             caches: (0..self.config.layers).map(cache).collect::<Result<_>>()?,
             rows,

@@ -65,7 +65,7 @@ impl AttentionBlock {
         let k = kv.narrow(2, 0, self.heads)?;
         let v = kv.narrow(2, self.heads, self.heads)?;
         let context = attend(&q, &k, &v, 1.0 / (self.head_dim as f64).sqrt(), &Mask::Full, None)?;
-        Ok((x + self.proj_out.forward(&context)?)?)
+        self.proj_out.forward_add(&context, x)
     }
 }
 

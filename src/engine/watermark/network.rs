@@ -2,8 +2,8 @@
 
 use candle_core::Tensor;
 
-use crate::error::Result;
-use crate::nn::{Conv1d, ConvConfig, leaky_relu};
+use crate::error::{Error, Result};
+use crate::nn::{Activation, Conv1d, ConvConfig};
 use crate::weights::Weights;
 
 const HIDDEN: usize = 256;
@@ -30,11 +30,12 @@ impl ConvStack {
 
     /// `xs: (1, T, 128) -> (1, T, outputs)`.
     pub(super) fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let mut xs = self.layers[0].forward(xs)?;
-        for layer in &self.layers[1..] {
-            xs = layer.forward(&leaky_relu(&xs, 0.01)?)?;
+        let (last, others) = self.layers.split_last().ok_or_else(|| Error::internal("a network without layers"))?;
+        let mut xs = xs.clone();
+        for layer in others {
+            xs = layer.forward_act(&xs, Activation::LeakyRelu(0.01))?;
         }
-        Ok(xs)
+        last.forward(&xs)
     }
 }
 

@@ -12,6 +12,8 @@ use candle_core::{DType, Device, Shape, Tensor};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
+use crate::nn::LayerErrors;
+use crate::protocol::Precision;
 
 mod pickle;
 mod safetensors_file;
@@ -58,6 +60,20 @@ pub struct Weights {
     store: Arc<Store>,
     prefix: String,
     shapes_only: bool,
+    precision: Precision,
+    wide: bool,
+    measure: Option<Arc<LayerErrors>>,
+}
+
+/// How a layer keeps its weights.
+#[derive(Debug, Clone, Default)]
+pub struct Keep {
+    /// The precision.
+    pub precision: Precision,
+    /// Whether 8-bit weights meet 16-bit activations.
+    pub wide: bool,
+    /// If given, the layer computes in f32 and only tells, under this name, what the precision would cost.
+    pub measure: Option<(String, Arc<LayerErrors>)>,
 }
 
 impl std::fmt::Debug for Weights {
@@ -92,7 +108,14 @@ impl Weights {
     fn new(path: PathBuf, source: Box<dyn TensorSource>, device: &Device) -> Self {
         let shapes = source.shapes();
         let store = Store { path, source, shapes, device: device.clone(), ledger: Mutex::default() };
-        Self { store: Arc::new(store), prefix: String::new(), shapes_only: false }
+        Self {
+            store: Arc::new(store),
+            prefix: String::new(),
+            shapes_only: false,
+            precision: Precision::F32,
+            wide: false,
+            measure: None,
+        }
     }
 
     /// The file these weights come from.
@@ -114,6 +137,40 @@ impl Weights {
     #[must_use]
     pub fn pp(&self, name: impl Display) -> Self {
         Self { prefix: self.full(&name.to_string()), ..self.clone() }
+    }
+
+    /// A view whose projections and convolutions are kept at `precision`; everything else stays f32.
+    #[must_use]
+    pub fn at(&self, precision: Precision) -> Self {
+        Self { precision, ..self.clone() }
+    }
+
+    /// A view whose layers, where they are kept at 8 bits, take activations of 16: for networks with outliers whose time
+    /// goes into reading weights.
+    #[must_use]
+    pub fn wide(&self) -> Self {
+        Self { wide: true, ..self.clone() }
+    }
+
+    /// How projections and convolutions below this view are kept.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// A view whose layers compute in f32 and tell `errors` what their precision would cost.
+    #[must_use]
+    pub fn measuring(&self, errors: Option<&Arc<LayerErrors>>) -> Self {
+        Self { measure: errors.cloned(), ..self.clone() }
+    }
+
+    /// How the layer at this view keeps its weights.
+    pub fn keep(&self) -> Keep {
+        let measured = self.measure.as_ref().filter(|_| self.precision != Precision::F32);
+        Keep {
+            precision: self.precision,
+            wide: self.wide,
+            measure: measured.map(|errors| (self.prefix.clone(), errors.clone())),
+        }
     }
 
     /// A view that checks names and shapes and hands out zeros in place of what is stored.

@@ -36,7 +36,7 @@ impl Case {
 
     fn on(&self, unit: Unit, kind: usize, sees: &(dyn Fn(usize) -> Range<usize> + Sync)) -> Vec<f32> {
         let Shape { batch, heads, dim, capacity: keys } = self.shape;
-        let (mut k, mut v) = (Keys::new(self.shape), Values::new(self.shape));
+        let (mut k, mut v) = (Keys::<f32>::new(self.shape), Values::<f32>::new(self.shape));
         // In two parts, as a cache is filled.
         let first = keys / 3;
         let later = |data| HeadRows { data, ..self.rows(&self.k, keys) };
@@ -148,7 +148,7 @@ fn equals_the_definition_for_odd_sizes_on_every_unit() {
 #[test]
 fn a_key_comes_back_as_it_went_in() {
     let case = Case::new(2, 1, 19, 3, 5);
-    let mut keys = Keys::new(case.shape);
+    let mut keys = Keys::<f32>::new(case.shape);
     keys.write(0, 19, case.rows(&case.k, 19));
     let found: Vec<f32> = keys.key(1, 17, 2).collect();
     assert_eq!(found, case.k[((19 + 17) * 3 + 2) * 5..][..5]);

@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use super::{HiftConfig, weight_norm};
 use crate::error::Result;
-use crate::nn::{Conv1d, ConvConfig, Linear, elu};
+use crate::nn::{Activation, Conv1d, ConvConfig, Linear};
 use crate::s3gen::MEL_CHANNELS;
 use crate::weights::Weights;
 
@@ -41,7 +41,7 @@ impl F0Predictor {
     pub(super) fn forward(&self, mel: &Tensor) -> Result<Vec<f32>> {
         let mut xs = mel.clone();
         for conv in &self.condnet {
-            xs = elu(&conv.forward(&xs)?)?;
+            xs = conv.forward_act(&xs, Activation::Elu)?;
         }
         Ok(self.classifier.forward(&xs)?.abs()?.flatten_all()?.to_vec1()?)
     }

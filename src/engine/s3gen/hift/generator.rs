@@ -9,7 +9,7 @@ use candle_core::{Device, Tensor};
 
 use super::{HiftConfig, SAMPLES_PER_FRAME, weight_norm};
 use crate::error::{Error, Result};
-use crate::nn::{Conv1d, ConvConfig, ConvTranspose1d, Snake, leaky_relu};
+use crate::nn::{Conv1d, ConvConfig, ConvTranspose1d, Snake, add, leaky_relu};
 use crate::s3gen::MEL_CHANNELS;
 use crate::weights::Weights;
 
@@ -160,7 +160,7 @@ impl Stage {
         Ok(Self {
             up: ConvTranspose1d::new(
                 &weight_norm(&up, (inputs, channels, kernel))?,
-                up.get("bias", channels)?,
+                &up.get("bias", channels)?,
                 stride,
                 padding,
             )?,
@@ -178,10 +178,10 @@ impl Stage {
             xs = Tensor::cat(&[&xs.narrow(1, 1, 1)?, &xs], 1)?;
         }
         let source = self.source_resblock.forward(&self.source_down.forward(spectrum)?)?;
-        let xs = (xs + source)?;
+        let xs = add(&xs, &source)?;
         let mut sum = self.resblocks[0].forward(&xs)?;
         for block in &self.resblocks[1..] {
-            sum = (sum + block.forward(&xs)?)?;
+            sum = add(&sum, &block.forward(&xs)?)?;
         }
         Ok((sum / self.resblocks.len() as f64)?)
     }
@@ -217,7 +217,7 @@ impl ResBlock {
         let mut xs = xs.clone();
         for (snake1, conv1, snake2, conv2) in &self.layers {
             let ys = conv1.forward(&snake1.forward(&xs)?)?;
-            xs = (conv2.forward(&snake2.forward(&ys)?)? + xs)?;
+            xs = conv2.forward_add(&snake2.forward(&ys)?, &xs)?;
         }
         Ok(xs)
     }
@@ -266,7 +266,7 @@ mod fourier {
             }
         }
         let weight = Tensor::from_vec(basis, (2 * BINS, 1, N_FFT), device)?;
-        ConvTranspose1d::new(&weight, Tensor::zeros(1, candle_core::DType::F32, device)?, HOP, N_FFT / 2)
+        ConvTranspose1d::new(&weight, &Tensor::zeros(1, candle_core::DType::F32, device)?, HOP, N_FFT / 2)
     }
 
     /// Only three frames cover the first and the last four samples.

@@ -1,0 +1,167 @@
+//! Weight matrices in the order in which products read them.
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+use super::element::Element;
+use super::int8;
+use crate::protocol::Precision;
+
+/// Outputs to a panel.
+pub(crate) const PANEL: usize = 16;
+
+/// A weight matrix `(N, K)`: N outputs of K inputs each, at one of the precisions.
+///
+/// It is cut into panels of [`PANEL`] outputs; a panel holds its weights as `(K, 16)`. The last one is filled up with
+/// zeros. No other copy of the weights is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Matrix {
+    n: usize,
+    k: usize,
+    data: Data,
+}
+
+/// The panels.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Data {
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+    Bf16(Vec<bf16>),
+    Int8(int8::Panels),
+}
+
+impl Matrix {
+    /// Packs `rows`, `(N, K)` row-major.
+    ///
+    /// # Panics
+    /// If there are not N times K of them: a defect of the caller.
+    pub(crate) fn pack(rows: &[f32], n: usize, k: usize, precision: Precision) -> Self {
+        Self::pack_for(rows, n, k, precision, false)
+    }
+
+    /// [`Self::pack`]; with `wide`, 8-bit weights are multiplied with 16-bit activations.
+    pub(crate) fn pack_for(rows: &[f32], n: usize, k: usize, precision: Precision, wide: bool) -> Self {
+        assert_eq!(rows.len(), n * k, "a matrix of {n} x {k}");
+        let data = match precision {
+            Precision::F32 => Data::F32(panels(rows, n, k)),
+            Precision::F16 => Data::F16(panels(rows, n, k)),
+            Precision::Bf16 => Data::Bf16(panels(rows, n, k)),
+            Precision::Int8 => Data::Int8(int8::Panels::pack(rows, n, k, wide)),
+        };
+        Self { n, k, data }
+    }
+
+    /// A matrix of zeros, which takes no memory until it is read.
+    pub(crate) fn zeros(n: usize, k: usize) -> Self {
+        Self { n, k, data: Data::F32(vec![0.0; n.next_multiple_of(PANEL) * k]) }
+    }
+
+    /// The rows of all `parts`, which are of one precision, as one matrix.
+    ///
+    /// # Panics
+    /// If they differ in K: a defect of the caller.
+    pub(crate) fn stack(parts: &[&Self]) -> Self {
+        let (k, precision) = parts.first().map_or((0, Precision::F32), |part| (part.k, part.precision()));
+        assert!(parts.iter().all(|part| part.k == k), "matrices of different width");
+        let n = parts.iter().map(|part| part.n).sum();
+        let whole_panels = parts.iter().all(|part| part.n.is_multiple_of(PANEL) && part.precision() == precision);
+        if !whole_panels {
+            let rows: Vec<f32> = parts.iter().flat_map(|part| part.unpack()).collect();
+            let wide = parts.iter().any(|part| matches!(&part.data, Data::Int8(panels) if panels.is_wide()));
+            return Self::pack_for(&rows, n, k, precision, wide);
+        }
+        macro_rules! all {
+            ($kind:ident) => {
+                parts.iter().filter_map(|part| match &part.data {
+                    Data::$kind(panels) => Some(panels),
+                    _ => None,
+                })
+            };
+        }
+        let data = match precision {
+            Precision::F32 => Data::F32(joined(all!(F32), n * k)),
+            Precision::F16 => Data::F16(joined(all!(F16), n * k)),
+            Precision::Bf16 => Data::Bf16(joined(all!(Bf16), n * k)),
+            Precision::Int8 => Data::Int8(int8::Panels::stack(all!(Int8))),
+        };
+        Self { n, k, data }
+    }
+
+    /// The weights as `(N, K)` row-major, as they are at this precision.
+    pub(crate) fn unpack(&self) -> Vec<f32> {
+        let at = |output: usize, input: usize| (output / PANEL * self.k + input) * PANEL + output % PANEL;
+        let one = |i: usize| {
+            let (output, input) = (i / self.k, i % self.k);
+            match &self.data {
+                Data::F32(panels) => panels[at(output, input)],
+                Data::F16(panels) => panels[at(output, input)].to_f32(),
+                Data::Bf16(panels) => panels[at(output, input)].to_f32(),
+                Data::Int8(panels) => panels.weight(output, input),
+            }
+        };
+        (0..self.n * self.k).map(one).collect()
+    }
+
+    /// N.
+    pub(crate) fn outputs(&self) -> usize {
+        self.n
+    }
+
+    /// K.
+    pub(crate) fn inputs(&self) -> usize {
+        self.k
+    }
+
+    /// How the weights are stored.
+    pub(crate) fn precision(&self) -> Precision {
+        match self.data {
+            Data::F32(_) => Precision::F32,
+            Data::F16(_) => Precision::F16,
+            Data::Bf16(_) => Precision::Bf16,
+            Data::Int8(_) => Precision::Int8,
+        }
+    }
+
+    pub(super) fn data(&self) -> &Data {
+        &self.data
+    }
+}
+
+fn panels<E: Element>(rows: &[f32], n: usize, k: usize) -> Vec<E> {
+    let mut data = vec![E::default(); n.next_multiple_of(PANEL) * k];
+    data.par_chunks_exact_mut((PANEL * k).max(1)).enumerate().for_each(|(p, panel)| {
+        for (column, row) in rows[p * PANEL * k..].chunks_exact(k.max(1)).take(PANEL).enumerate() {
+            panel[column..].iter_mut().step_by(PANEL).zip(row).for_each(|(to, from)| *to = E::from_f32(*from));
+        }
+    });
+    data
+}
+
+fn joined<'a, T: Copy + 'a>(parts: impl Iterator<Item = &'a Vec<T>>, len: usize) -> Vec<T> {
+    let mut whole = Vec::with_capacity(len);
+    parts.for_each(|part| whole.extend_from_slice(part));
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::testing::pseudo;
+
+    #[test]
+    fn rows_come_back_and_stack_at_every_precision() {
+        let precisions =
+            [(Precision::F32, 0.0), (Precision::F16, 5e-4), (Precision::Bf16, 4e-3), (Precision::Int8, 4e-3)];
+        for (precision, error) in precisions {
+            for (n, k) in [(1, 1), (16, 5), (33, 7), (80, 32)] {
+                let (rows, others) = (pseudo(n * k, 1), pseudo(16 * k, 2));
+                let (a, b) = (Matrix::pack(&rows, n, k, precision), Matrix::pack(&others, 16, k, precision));
+                assert!(a.unpack().iter().zip(&rows).all(|(found, x)| (found - x).abs() <= error), "{precision:?}");
+                let both = Matrix::stack(&[&b, &a, &b]);
+                assert_eq!((both.outputs(), both.inputs(), both.precision()), (n + 32, k, precision));
+                let expected = [b.unpack(), a.unpack(), b.unpack()].concat();
+                assert!(both.unpack().iter().zip(&expected).all(|(found, x)| (found - x).abs() < 1e-6));
+            }
+        }
+    }
+}

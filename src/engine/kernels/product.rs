@@ -1,0 +1,334 @@
+//! Matrix products `y = act(x Wᵀ + b + r)` for any number of rows.
+//!
+//! A weight matrix is kept as panels of [`PANEL`] outputs, `(K, 16)` each ([`super::matrix`]). A tile of up to six rows
+//! goes against up to four panels with all its sums in registers, so one layout serves a decode step, where every weight
+//! is read once from memory for all rows, and a long sequence, where a group of panels stays in the cache while the rows
+//! pass by. A sum always runs over K from front to back in one accumulator: a row's result depends neither on the
+//! rows beside it nor on the number of threads.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::element::Element;
+use super::int8::{Activations, DotUnit, Int8};
+use super::matrix::{Data, Matrix, PANEL};
+use super::pointwise::{Elu, Gelu, GeluTanh, Identity, LeakyRelu, Mish, Relu, Silu, Unary};
+use super::simd::{Kernel, MAX_LANES, Simd, Unit, dispatch_on};
+
+/// Rows of a tile: six rows times four vectors fill the registers of AVX-512, times two those of AVX2.
+pub(super) const TILE: usize = 6;
+/// Panels of a group: what one tile multiplies with.
+const GROUP: usize = 4;
+/// Columns of a group.
+pub(super) const COLUMNS: usize = GROUP * PANEL;
+/// Rows of a task: enough to be worth bringing a group into the cache, few enough to share out.
+const TASK_ROWS: usize = 40 * TILE;
+/// Below this many multiplications one thread is faster.
+const PARALLEL_WORK: usize = 1 << 17;
+
+/// The left factor: rows that may overlap and consist of several stretches, which is how a convolution reads its input.
+///
+/// Row `r` of sequence `b` is made of `taps` stretches of `width` values; stretch `t` begins at
+/// `b · batch_step + r · row_step + t · tap_step`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub data: &'a [f32],
+    pub batch: usize,
+    pub batch_step: usize,
+    pub rows: usize,
+    pub row_step: usize,
+    pub taps: usize,
+    pub tap_step: usize,
+    pub width: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// Rows one after the other.
+    pub(crate) fn dense(data: &'a [f32], rows: usize, width: usize) -> Self {
+        Self { data, batch: 1, batch_step: 0, rows, row_step: width, taps: 1, tap_step: width, width }
+    }
+
+    /// Rows of all sequences.
+    pub(crate) fn count(&self) -> usize {
+        self.batch * self.rows
+    }
+
+    /// Values of a row.
+    pub(crate) fn cols(&self) -> usize {
+        self.taps * self.width
+    }
+
+    /// Where a row begins, counted through all sequences.
+    pub(super) fn start(&self, row: usize) -> usize {
+        row / self.rows * self.batch_step + row % self.rows * self.row_step
+    }
+
+    fn fits(&self) -> bool {
+        if self.count() == 0 || self.cols() == 0 {
+            return true;
+        }
+        let last = (self.batch - 1) * self.batch_step + (self.rows - 1) * self.row_step;
+        last + (self.taps - 1) * self.tap_step + self.width <= self.data.len()
+    }
+
+    /// The same with stretches that touch made one.
+    fn joined(self) -> Self {
+        if self.taps > 1 && self.tap_step == self.width { Self { taps: 1, width: self.cols(), ..self } } else { self }
+    }
+}
+
+/// A function on the way out of a product.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub enum Activation {
+    /// None.
+    #[default]
+    Identity,
+    /// `max(0, x)`.
+    Relu,
+    /// `x` if positive, else `slope · x`.
+    LeakyRelu(f32),
+    /// `x · sigmoid(x)`.
+    Silu,
+    /// `x · Φ(x)`.
+    Gelu,
+    /// The tanh approximation of GPT-2.
+    GeluTanh,
+    /// `x` if positive, else `exp(x) - 1`.
+    Elu,
+    /// `x · tanh(ln(1 + eˣ))`.
+    Mish,
+}
+
+/// What becomes of the sums: `act(sum + bias + residual)`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Finish<'a> {
+    /// One value for each column.
+    pub bias: Option<&'a [f32]>,
+    pub activation: Activation,
+    /// As large as the output.
+    pub residual: Option<&'a [f32]>,
+}
+
+/// `act(x Wᵀ + bias + residual)`, `(rows, N)`, on all threads.
+///
+/// # Panics
+/// If the shapes disagree: a defect of the caller.
+pub(crate) fn product(x: Rows<'_>, w: &Matrix, finish: Finish<'_>) -> Vec<f32> {
+    let n = x.count() * w.outputs();
+    let mut out = Vec::with_capacity(n);
+    multiply(Unit::best(), x, w, finish, &mut out.spare_capacity_mut()[..n], true);
+    // SAFETY: `multiply` writes all of its output.
+    unsafe { out.set_len(n) };
+    out
+}
+
+/// [`product`] on the calling thread alone, for callers that share out whole products.
+///
+/// # Panics
+/// If the shapes disagree: a defect of the caller.
+pub(crate) fn product_serial(x: Rows<'_>, w: &Matrix, finish: Finish<'_>, out: &mut [f32]) {
+    // SAFETY: initialised values are written to, never the other way round.
+    let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<f32>]) };
+    multiply(Unit::best(), x, w, finish, out, false);
+}
+
+fn multiply(unit: Unit, x: Rows<'_>, w: &Matrix, finish: Finish<'_>, out: &mut [MaybeUninit<f32>], parallel: bool) {
+    let (m, n, k) = (x.count(), w.outputs(), w.inputs());
+    assert!(x.fits() && x.cols() == k && out.len() == m * n, "product of {m} rows of {} with {n} x {k}", x.cols());
+    assert!(finish.bias.is_none_or(|b| b.len() == n), "a bias for {n} outputs");
+    assert!(finish.residual.is_none_or(|r| r.len() == m * n), "a residual for {m} x {n}");
+    if m == 0 || n == 0 {
+        return;
+    }
+    let call = Call { unit, x: x.joined(), n, finish, out: Output(out.as_mut_ptr().cast()) };
+    let parallel = parallel && m * n * k >= PARALLEL_WORK && rayon::current_num_threads() > 1;
+    match w.data() {
+        Data::F32(w) => call.share_out(w.as_slice(), parallel),
+        Data::F16(w) => call.share_out(w.as_slice(), parallel),
+        Data::Bf16(w) => call.share_out(w.as_slice(), parallel),
+        Data::Int8(panels) => {
+            let activations = Activations::quantise(unit, &call.x, panels.is_wide(), parallel);
+            call.share_out(Int8 { activations: &activations, panels, unit: DotUnit::best() }, parallel);
+        }
+    }
+}
+
+/// Where tasks write: each to its own rows and columns.
+#[derive(Clone, Copy)]
+struct Output(*mut f32);
+
+// SAFETY: no two tasks write to the same place, and nobody reads before all are done.
+unsafe impl Sync for Output {}
+// SAFETY: as above.
+unsafe impl Send for Output {}
+
+/// Weights that a tile can be multiplied with.
+pub(super) trait Weights: Copy + Sync {
+    /// Writes rows `first..first + rows` (up to [`TILE`]) times panels (up to [`GROUP`]) to `sums`.
+    fn tile<S: Simd>(self, s: S, x: &Rows<'_>, first: usize, rows: usize, panels: &Range<usize>, sums: &mut Sums);
+}
+
+/// The sums of a tile.
+pub(super) type Sums = [[f32; COLUMNS]; TILE];
+
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    unit: Unit,
+    x: Rows<'a>,
+    n: usize,
+    finish: Finish<'a>,
+    out: Output,
+}
+
+impl Call<'_> {
+    /// All groups for one stretch of rows, then the next stretch: its rows stay in the cache.
+    fn share_out<W: Weights>(&self, w: W, parallel: bool) {
+        let (m, panels) = (self.x.count(), self.n.div_ceil(PANEL));
+        let groups = panels.div_ceil(GROUP);
+        let tasks = m.div_ceil(TASK_ROWS) * groups;
+        let one = |task: usize| {
+            let (stretch, group) = (task / groups, task % groups);
+            let rows = stretch * TASK_ROWS..m.min((stretch + 1) * TASK_ROWS);
+            let panels = group * GROUP..panels.min((group + 1) * GROUP);
+            dispatch_on(self.unit, Task { call: self, w, rows, panels });
+        };
+        if parallel {
+            (0..tasks).into_par_iter().for_each(one);
+        } else {
+            (0..tasks).for_each(one);
+        }
+    }
+}
+
+/// A stretch of rows times a group of panels.
+struct Task<'a, W> {
+    call: &'a Call<'a>,
+    w: W,
+    rows: Range<usize>,
+    panels: Range<usize>,
+}
+
+impl<W: Weights> Kernel for Task<'_, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let mut sums: Sums = [[0.0; COLUMNS]; TILE];
+        let mut first = self.rows.start;
+        while first < self.rows.end {
+            let rows = TILE.min(self.rows.end - first);
+            self.w.tile(s, &self.call.x, first, rows, &self.panels, &mut sums);
+            match self.call.finish.activation {
+                Activation::Identity => self.finish(s, Identity, first, rows, &sums),
+                Activation::Relu => self.finish(s, Relu, first, rows, &sums),
+                Activation::LeakyRelu(slope) => self.finish(s, LeakyRelu(slope), first, rows, &sums),
+                Activation::Silu => self.finish(s, Silu, first, rows, &sums),
+                Activation::Gelu => self.finish(s, Gelu, first, rows, &sums),
+                Activation::GeluTanh => self.finish(s, GeluTanh, first, rows, &sums),
+                Activation::Elu => self.finish(s, Elu, first, rows, &sums),
+                Activation::Mish => self.finish(s, Mish, first, rows, &sums),
+            }
+            first += rows;
+        }
+    }
+}
+
+impl<W: Weights> Task<'_, W> {
+    #[inline(always)]
+    fn finish<S: Simd>(&self, s: S, op: impl Unary, first: usize, rows: usize, sums: &Sums) {
+        let Call { n, finish, out, .. } = *self.call;
+        let column = self.panels.start * PANEL;
+        let columns = n.min(self.panels.end * PANEL) - column;
+        for (r, sums) in sums[..rows].iter().enumerate() {
+            let at = (first + r) * n + column;
+            for c in (0..columns).step_by(S::LANES) {
+                let len = S::LANES.min(columns - c);
+                let mut v = s.load(&sums[c..]);
+                if let Some(bias) = finish.bias {
+                    v = s.add(v, s.load_part(&bias[column + c..column + c + len], 0.0));
+                }
+                if let Some(residual) = finish.residual {
+                    v = s.add(v, s.load_part(&residual[at + c..at + c + len], 0.0));
+                }
+                // SAFETY: `multiply` checked the length of the output, and these rows and columns are ours alone.
+                let to = unsafe { std::slice::from_raw_parts_mut(out.0.add(at + c).cast::<MaybeUninit<f32>>(), len) };
+                s.fill_part(to, op.apply(s, v));
+            }
+        }
+    }
+}
+
+impl<E: Element> Weights for &[E] {
+    #[inline(always)]
+    fn tile<S: Simd>(self, s: S, x: &Rows<'_>, first: usize, rows: usize, panels: &Range<usize>, sums: &mut Sums) {
+        let w = &self[panels.start * PANEL * x.cols()..panels.end * PANEL * x.cols()];
+        match rows {
+            1 => tile::<S, E, 1>(s, x, first, w, sums),
+            2 => tile::<S, E, 2>(s, x, first, w, sums),
+            3 => tile::<S, E, 3>(s, x, first, w, sums),
+            4 => tile::<S, E, 4>(s, x, first, w, sums),
+            5 => tile::<S, E, 5>(s, x, first, w, sums),
+            _ => tile::<S, E, TILE>(s, x, first, w, sums),
+        }
+    }
+}
+
+/// `R` rows against all panels of `w`, as many columns at once as there are registers for their sums.
+#[inline(always)]
+fn tile<S: Simd, E: Element, const R: usize>(s: S, x: &Rows<'_>, first: usize, w: &[E], sums: &mut Sums) {
+    let a: [*const f32; R] = std::array::from_fn(|r| x.data[x.start(first + r)..].as_ptr());
+    let columns = w.len() / x.cols().max(1);
+    let mut column = 0;
+    while column < columns {
+        let vectors = (columns - column) / S::LANES;
+        column += if S::LANES == MAX_LANES && vectors >= 4 {
+            several::<S, E, R, 4>(s, x, &a, w, column, sums)
+        } else if vectors >= 2 {
+            several::<S, E, R, 2>(s, x, &a, w, column, sums)
+        } else {
+            several::<S, E, R, 1>(s, x, &a, w, column, sums)
+        };
+    }
+}
+
+/// `V` vectors of columns from `column` on.
+#[inline(always)]
+fn several<S: Simd, E: Element, const R: usize, const V: usize>(
+    s: S,
+    x: &Rows<'_>,
+    a: &[*const f32; R],
+    w: &[E],
+    column: usize,
+    sums: &mut Sums,
+) -> usize {
+    let k = x.cols();
+    let b: [*const E; V] = std::array::from_fn(|v| {
+        let c = column + v * S::LANES;
+        w[c / PANEL * PANEL * k + c % PANEL..].as_ptr()
+    });
+    let mut acc = [[s.splat(0.0); V]; R];
+    for tap in 0..x.taps {
+        for i in 0..x.width {
+            // SAFETY: a panel holds K times 16 weights.
+            let row: [S::V; V] = std::array::from_fn(|v| unsafe { E::load(s, b[v].add((tap * x.width + i) * PANEL)) });
+            for r in 0..R {
+                // SAFETY: `multiply` checked that every row of x lies within its data.
+                let value = s.splat(unsafe { *a[r].add(tap * x.tap_step + i) });
+                for v in 0..V {
+                    acc[r][v] = s.fma(value, row[v], acc[r][v]);
+                }
+            }
+        }
+    }
+    for r in 0..R {
+        for v in 0..V {
+            s.store(&mut sums[r][column + v * S::LANES..], acc[r][v]);
+        }
+    }
+    V * S::LANES
+}
+
+#[cfg(test)]
+mod tests;
