@@ -126,6 +126,7 @@ impl App {
             source: settings.source(),
             variant: None,
             precision: settings.precision,
+            plan: None,
             device: settings.device,
             threads: None,
         };

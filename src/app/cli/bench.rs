@@ -1,19 +1,21 @@
 //! `myna bench`: every stage measured, medians after a warm-up.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
 use myna_engine::model::Model;
+use myna_engine::nn::{LayerError, LayerErrors};
 use myna_engine::noise::SeededNoise;
-use myna_engine::protocol::{CancelToken, Delivery, Stats};
+use myna_engine::protocol::{CancelToken, Delivery, LoadRequest, Stats};
 use myna_engine::synthesis::{SpeakRequest, Synthesis};
 use myna_engine::trace::Trace;
 use serde::Serialize;
 
-use super::ModelArgs;
 use super::report::{peak_rss_bytes, print_json, print_line};
 use super::say::{SettingsArgs, VoiceChoice};
+use super::{ModelArgs, PrecisionArg};
 
 /// Options of `myna bench`.
 #[derive(Debug, Args)]
@@ -33,6 +35,12 @@ pub struct BenchArgs {
     /// What to say.
     #[arg(long, default_value = "The weather will be warm and sunny for the rest of the week.")]
     text: String,
+    /// Measure a second precision in turn with the first, and give the ratios.
+    #[arg(long, value_enum, value_name = "PRECISION")]
+    compare: Option<PrecisionArg>,
+    /// Instead of times, tell how far the output of every layer is from f32 at this precision.
+    #[arg(long)]
+    layers: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -64,48 +72,146 @@ struct BenchReport {
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
-    let model = Arc::new(Model::load(&args.model.request(), &mut |_, _| ())?);
-    let mut voice_ms = Vec::new();
-    let (mut voice, _) = args.voice.load(&model, &Trace::off())?;
-    let (mut whole, mut streamed) = (Vec::new(), Vec::new());
-    for run in 0..=args.runs {
+    if args.layers {
+        return layers(args);
+    }
+    let first = Side::load(args, args.model.request())?;
+    let Some(precision) = args.compare else {
+        let report = measure(args, &mut [first])?.swap_remove(0);
+        return if args.json { print_json(&report) } else { print_line(&table(&report)) };
+    };
+    let second = Side::load(args, args.model.with_precision(precision))?;
+    let reports = measure(args, &mut [first, second])?;
+    let ratios: Vec<(&str, f64)> = figures(&reports[0])
+        .into_iter()
+        .zip(figures(&reports[1]))
+        .map(|((name, a), (_, b))| (name, if b > 0.0 { a / b } else { 0.0 }))
+        .collect();
+    if args.json {
+        let ratios: BTreeMap<&str, f64> = ratios.into_iter().collect();
+        return print_json(&serde_json::json!({ "a": reports[0], "b": reports[1], "a_over_b": ratios }));
+    }
+    let mut out = format!("{}\n{}\n", table(&reports[0]), table(&reports[1]));
+    for (name, ratio) in ratios {
+        out += &format!("{name:<22}{ratio:>9.2} times as long with {}\n", reports[0].precision);
+    }
+    print_line(out.trim_end())
+}
+
+/// What is compared: times of stages in milliseconds.
+fn figures(r: &BenchReport) -> [(&'static str, f64); 9] {
+    [
+        ("load", r.load_ms),
+        ("voice", r.voice_ms),
+        ("prefill", r.prefill_ms),
+        ("t3_token", r.t3_ms_per_token),
+        ("flow", r.flow_ms),
+        ("vocoder", r.vocoder_ms),
+        ("watermark", r.watermark_ms),
+        ("rtf", r.rtf),
+        ("streamed_ttfa", r.streamed_ttfa_ms),
+    ]
+}
+
+/// One model and what was measured with it.
+struct Side {
+    model: Arc<Model>,
+    voice_ms: Vec<f64>,
+    whole: Vec<Stats>,
+    streamed: Vec<Stats>,
+}
+
+impl Side {
+    fn load(args: &BenchArgs, request: LoadRequest) -> anyhow::Result<Self> {
+        anyhow::ensure!(args.runs > 0, "--runs must be at least 1");
+        let model = Arc::new(Model::load(&request, &mut |_, _| ())?);
+        Ok(Self { model, voice_ms: Vec::new(), whole: Vec::new(), streamed: Vec::new() })
+    }
+
+    fn run(&mut self, args: &BenchArgs, keep: bool) -> anyhow::Result<()> {
         let started = Instant::now();
-        (voice, _) = args.voice.load(&model, &Trace::off())?;
+        let (voice, _) = args.voice.load(&self.model, &Trace::off())?;
         let ms = started.elapsed().as_secs_f64() * 1e3;
-        let one = speak(args, &model, &voice, Delivery::OneShot)?;
-        let live = speak(args, &model, &voice, Delivery::Streamed)?;
-        if run > 0 {
-            voice_ms.push(ms);
-            whole.push(one);
-            streamed.push(live);
+        let whole = speak(args, &self.model, &voice, Delivery::OneShot)?;
+        let streamed = speak(args, &self.model, &voice, Delivery::Streamed)?;
+        if keep {
+            self.voice_ms.push(ms);
+            self.whole.push(whole);
+            self.streamed.push(streamed);
+        }
+        Ok(())
+    }
+
+    fn report(&self, args: &BenchArgs) -> BenchReport {
+        let of = |pick: fn(&Stats) -> f64| median(self.whole.iter().map(pick).collect());
+        let live = |pick: fn(&Stats) -> f64| median(self.streamed.iter().map(pick).collect());
+        let info = self.model.info();
+        BenchReport {
+            variant: info.variant.spec().name,
+            precision: info.precision.name(),
+            device: info.device.clone(),
+            threads: info.threads,
+            runs: args.runs,
+            tokens: args.tokens,
+            load_ms: info.load_ms,
+            voice_ms: median(self.voice_ms.clone()),
+            prefill_ms: of(|s| s.stages.prefill),
+            t3_ms_per_token: of(|s| 1e3 / s.tokens_per_sec.max(1e-9)),
+            tokens_per_sec: of(|s| s.tokens_per_sec),
+            flow_ms: of(|s| s.stages.flow),
+            vocoder_ms: of(|s| s.stages.vocoder),
+            watermark_ms: of(|s| s.stages.watermark),
+            rtf: of(|s| s.rtf),
+            streamed_ttfa_ms: live(|s| s.ttfa_ms),
+            streamed_rtf: live(|s| s.rtf),
+            peak_rss_bytes: peak_rss_bytes(),
+            load_average: load_average(),
         }
     }
-    drop(voice);
-    let of = |pick: fn(&Stats) -> f64| median(whole.iter().map(pick).collect());
-    let live = |pick: fn(&Stats) -> f64| median(streamed.iter().map(pick).collect());
-    let info = model.info();
-    let report = BenchReport {
-        variant: info.variant.spec().name,
-        precision: info.precision.name(),
-        device: info.device.clone(),
-        threads: info.threads,
-        runs: args.runs,
-        tokens: args.tokens,
-        load_ms: info.load_ms,
-        voice_ms: median(voice_ms),
-        prefill_ms: of(|s| s.stages.prefill),
-        t3_ms_per_token: of(|s| 1e3 / s.tokens_per_sec.max(1e-9)),
-        tokens_per_sec: of(|s| s.tokens_per_sec),
-        flow_ms: of(|s| s.stages.flow),
-        vocoder_ms: of(|s| s.stages.vocoder),
-        watermark_ms: of(|s| s.stages.watermark),
-        rtf: of(|s| s.rtf),
-        streamed_ttfa_ms: live(|s| s.ttfa_ms),
-        streamed_rtf: live(|s| s.rtf),
-        peak_rss_bytes: peak_rss_bytes(),
-        load_average: load_average(),
+}
+
+/// Runs all sides in turn, so that whatever else the machine does meets all alike.
+fn measure(args: &BenchArgs, sides: &mut [Side]) -> anyhow::Result<Vec<BenchReport>> {
+    for run in 0..=args.runs {
+        sides.iter_mut().try_for_each(|side| side.run(args, run > 0))?;
+    }
+    Ok(sides.iter().map(|side| side.report(args)).collect())
+}
+
+/// One layer of the report.
+#[derive(Debug, Serialize)]
+struct LayerRow {
+    layer: String,
+    outputs: usize,
+    inputs: usize,
+    rows: usize,
+    relative_error: f64,
+}
+
+/// Speaks once at f32 and tells how far each layer would be off at the precision asked for.
+fn layers(args: &BenchArgs) -> anyhow::Result<()> {
+    let errors = Arc::new(LayerErrors::default());
+    let model = Arc::new(Model::load_measuring(&args.model.request(), Some(&errors), &mut |_, _| ())?);
+    let (voice, _) = args.voice.load(&model, &Trace::off())?;
+    speak(args, &model, &voice, Delivery::OneShot)?;
+    let row = |(layer, error): (String, LayerError)| LayerRow {
+        layer,
+        outputs: error.shape.0,
+        inputs: error.shape.1,
+        rows: error.rows,
+        relative_error: error.relative(),
     };
-    if args.json { print_json(&report) } else { print_line(&table(&report)) }
+    let rows: Vec<LayerRow> = errors.worst_first().into_iter().map(row).collect();
+    if args.json {
+        return print_json(&serde_json::json!({ "precision": model.info().precision.name(), "layers": rows }));
+    }
+    let mut out =
+        format!("{:>10}  {:>13}  {:>7}  layer at {}\n", "error", "shape", "rows", model.info().precision.name());
+    for row in &rows {
+        let shape = format!("{}x{}", row.outputs, row.inputs);
+        out += &format!("{:>10.2e}  {shape:>13}  {:>7}  {}\n", row.relative_error, row.rows, row.layer);
+    }
+    print_line(out.trim_end())
 }
 
 fn speak(

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use myna_engine::protocol::{DeviceKind, LoadRequest, ModelSource, Precision};
+use myna_engine::protocol::{DeviceKind, LoadRequest, ModelSource, Precision, PrecisionPlan};
 use myna_engine::{Error, Variant};
 
 mod bench;
@@ -54,6 +54,12 @@ pub struct ModelArgs {
     /// How weights are stored.
     #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
     precision: PrecisionArg,
+    /// The same for the flow alone [default: as --precision].
+    #[arg(long, value_enum, value_name = "PRECISION")]
+    flow_precision: Option<PrecisionArg>,
+    /// The same for the encoders that hear the voice [default: as --precision, but f16 for int8].
+    #[arg(long, value_enum, value_name = "PRECISION")]
+    encoder_precision: Option<PrecisionArg>,
     /// Which processor.
     #[arg(long, value_enum, default_value_t = DeviceArg::Cpu)]
     device: DeviceArg,
@@ -70,6 +76,17 @@ enum PrecisionArg {
     Int8,
 }
 
+impl PrecisionArg {
+    fn get(self) -> Precision {
+        match self {
+            Self::F32 => Precision::F32,
+            Self::F16 => Precision::F16,
+            Self::Bf16 => Precision::Bf16,
+            Self::Int8 => Precision::Int8,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum DeviceArg {
     Cpu,
@@ -83,23 +100,28 @@ fn parse_variant(name: &str) -> Result<Variant, String> {
 }
 
 impl ModelArgs {
+    /// The same model at another precision.
+    fn with_precision(&self, precision: PrecisionArg) -> LoadRequest {
+        Self { precision, flow_precision: None, encoder_precision: None, ..self.clone() }.request()
+    }
+
     fn request(&self) -> LoadRequest {
         let source = match self.model.to_str() {
             Some("embedded") => ModelSource::Embedded,
             _ => ModelSource::Folder(self.model.clone()),
         };
-        let precision = match self.precision {
-            PrecisionArg::F32 => Precision::F32,
-            PrecisionArg::F16 => Precision::F16,
-            PrecisionArg::Bf16 => Precision::Bf16,
-            PrecisionArg::Int8 => Precision::Int8,
+        let precision = self.precision.get();
+        let plan = PrecisionPlan {
+            flow: self.flow_precision.map_or(precision.plan().flow, PrecisionArg::get),
+            encoders: self.encoder_precision.map_or(precision.plan().encoders, PrecisionArg::get),
+            ..precision.plan()
         };
         let device = match self.device {
             DeviceArg::Cpu => DeviceKind::Cpu,
             DeviceArg::Cuda => DeviceKind::Cuda,
             DeviceArg::Metal => DeviceKind::Metal,
         };
-        LoadRequest { source, variant: self.variant, precision, device, threads: self.threads }
+        LoadRequest { source, variant: self.variant, precision, plan: Some(plan), device, threads: self.threads }
     }
 }
 
