@@ -10,7 +10,7 @@ use crate::device::{Lanes, describe_cpu, open_device};
 use crate::error::{Error, Result};
 use crate::model_files::ModelFiles;
 use crate::nn::LayerErrors;
-use crate::protocol::{LoadRequest, ModelInfo, ModelSource, Precision, SpeakSettings};
+use crate::protocol::{LoadRequest, ModelInfo, ModelSource, SpeakSettings};
 use crate::s3_tokenizer::S3Tokenizer;
 use crate::s3gen::campplus::CamPPlus;
 use crate::s3gen::hift::Hift;
