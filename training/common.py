@@ -91,6 +91,47 @@ def wait_for_parts(ds, n, end):
     return [f'{ds}/p{k}' for k in range(n or 64) if os.path.exists(f'{ds}/p{k}/done')]
 
 
+class Captured:
+    """Calls fn(), after a few ordinary calls as one CUDA graph: fn must work on fixed tensors and never wait for the device."""
+    def __init__(s, fn, on, warm=4):
+        s.fn, s.on, s.left, s.graph = fn, on, warm, None
+
+    def __call__(s):
+        if not s.on:
+            return s.fn()
+        if s.left:
+            s.left -= 1
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                s.fn()
+            torch.cuda.current_stream().wait_stream(side)
+            return
+        if s.graph is None:
+            torch.cuda.synchronize()
+            s.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(s.graph):
+                s.fn()
+        s.graph.replay()
+
+
+class FlatGradients:
+    """All gradients in one buffer, so that clipping is two kernels and a step with a bad gradient does nothing."""
+    def __init__(s, params, dev):
+        params = [p for p in params if p.requires_grad]
+        s.flat, o = torch.zeros(sum(p.numel() for p in params), device=dev), 0
+        for p in params:
+            p.grad = s.flat[o:o + p.numel()].view_as(p)
+            o += p.numel()
+
+    def clip(s, limit):
+        """-> the norm before"""
+        s.flat.nan_to_num_(0., 0., 0.)
+        n = s.flat.norm()
+        s.flat.mul_((limit / (n + 1e-6)).clamp(max=1.))
+        return n
+
+
 class Ema:
     def __init__(s, m, d=.999):
         s.d, s.n = d, 0
@@ -130,7 +171,10 @@ class Schedule:
         k = min(1., s.i / s.warm) * (s.floor + (1 - s.floor) * .5 * (1 + math.cos(math.pi * s.frac())))
         for o, l in zip(s.o, s.l):
             for g in o.param_groups:
-                g['lr'] = l * k
+                if torch.is_tensor(g['lr']):                # a captured step reads it from there
+                    g['lr'].fill_(l * k)
+                else:
+                    g['lr'] = l * k
         return time.time() < s.end and s.i < s.a.steps
 
 

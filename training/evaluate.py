@@ -1,15 +1,20 @@
-"""End-to-end evaluation on held-out voices and sentences (CPU).
-    python3 evaluate.py --model DIR --recognizer DIR --resemblyzer WHEEL [--dnsmos WHEEL] [--human DIR] [--n 40] --out DIR
+"""End-to-end evaluation on held-out voices and sentences.
+    python3 evaluate.py --model DIR --recognizer DIR --resemblyzer WHEEL [--dnsmos WHEEL] [--human DIR] [--dev cuda] --out DIR
 Phoneme error rate by the separately trained recogniser, word error rate by pocketsphinx (flite and human-like voices), speaker likeness by Resemblyzer,
-pitch, duration, DNSMOS, ends of speech; always beside the same numbers of the raw synthesiser (the ceiling) and of re-synthesis from true tokens."""
-import argparse, glob, io, json, os, random, zipfile
+pitch, duration, DNSMOS, ends of speech; always beside the same numbers of the raw synthesiser (the ceiling), of its true mel through the vocoder and of
+re-synthesis from its true tokens.  --program PATH also speaks everything through that Myna, in one go and streamed.  Writes rows.json and table.md."""
+import argparse, glob, json, os, random, subprocess
+import multiprocessing as mp
 import numpy as np, torch, torch.nn.functional as F
 import features as ft
+from metrics import Dnsmos, Resemblyzer, Words, distance, median_f0, pitch, rate
 from net_recognizer import load_recognizer
-from speech_text import encode, load_sentences, punc_norm, spoken, words
+from speech_text import load_sentences, spoken, words
 from synthesize import EVAL_SEED, Espeak, Flite, make_speakers, render, unpack
 from tts import Tts, load_wave
-from metrics import distance
+
+KINDS = ('espeak', 'flite', 'human')
+HOW = dict(raw='the synthesiser itself', voc='its mel through the vocoder', recon='its tokens through flow and vocoder', tts='text to speech', full='the same, full attention', myna='Myna, in one go', live='Myna, streamed')
 
 
 def level(y):
@@ -24,59 +29,32 @@ def synth(s, text, es, fl, emo=.5):
     return level(F.pad(y, (0, -y.shape[1] % 960))) + 1e-4 * torch.randn(1, y.shape[1] + -y.shape[1] % 960)
 
 
-class Resemblyzer:
-    """The package's encoder, with its level normalisation (its weights also seed this model's voice encoder; they were never trained here)."""
-    def __init__(s, wheel):
-        from net_voice import VoiceEncoder
-        sd = torch.load(io.BytesIO(zipfile.ZipFile(wheel).read('resemblyzer/pretrained.pt')), map_location='cpu', weights_only=True)['model_state']
-        s.m = VoiceEncoder(dict(num_mels=40, hidden=256, embed=256, layers=3))
-        s.m.load_state_dict({k.replace('linear.', 'proj.'): v for k, v in sd.items()})
-        s.m.eval()
-
-    def __call__(s, y24):
-        y = ft.resample(y24, 24000, 16000)
-        y = y * 10 ** (-30 / 20) / (y.pow(2).mean().sqrt() + 1e-9)
-        if y.shape[1] < 25600:
-            y = y.repeat(1, 25600 // y.shape[1] + 1)
-        m = ft.mel_ve(y)
-        return F.normalize(s.m(torch.cat([m[:, i:i + 160] for i in range(0, m.shape[1] - 159, 77)])).mean(0, keepdim=True), dim=1)[0]
+class Worker:
+    """What a process of the pool holds: the synthesisers, or the slow judges."""
+    def __init__(s, root, dnsmos, asr):
+        torch.set_num_threads(1)
+        s.es, s.fl = Espeak(root, f'ev{os.getpid()}'), Flite(root)
+        s.words, s.mos = Words() if asr else None, Dnsmos(dnsmos) if dnsmos else None
 
 
-class Dnsmos:
-    def __init__(s, wheel):
-        import onnxruntime as ort
-        o = ort.SessionOptions()
-        o.intra_op_num_threads = 1
-        s.s = ort.InferenceSession(zipfile.ZipFile(wheel).read('speechmos/dnsmos_models/sig_bak_ovr.onnx'), o, providers=['CPUExecutionProvider'])
-
-    def __call__(s, y24):
-        """overall quality with the package's polynomial"""
-        y = ft.resample(y24, 24000, 16000)[0].numpy()
-        n = int(9.01 * 16000)
-        while len(y) < n:
-            y = np.concatenate([y, y])
-        v = s.s.run(None, {'input_1': y[None, :n].astype(np.float32)})[0][0][2]
-        return float(np.polyval([-.06766283, 1.11546468, .04602535], v))
+def start_worker(*x):
+    global W
+    W = Worker(*x)
 
 
-def asr_decoder():
-    from pocketsphinx import Decoder
-    d = Decoder(samprate=16000, loglevel='FATAL')
-
-    def run(y24):
-        y = ft.resample(y24, 24000, 16000)[0].numpy()
-        b = (np.clip(np.concatenate([np.zeros(3200), y * .7 / (abs(y).max() + 1e-6), np.zeros(3200)]), -1, 1) * 32767).astype(np.int16).tobytes()
-        d.start_utt()
-        d.process_raw(b, full_utt=True)
-        d.end_utt()
-        h = d.hyp()
-        return words(h.hypstr) if h else []
-    return run
+def make_raw(job):
+    s, text, seed = job
+    torch.manual_seed(seed)
+    return synth(s, text, W.es, W.fl).numpy(), W.es.phonemes(spoken(text))
 
 
-def median_f0(y):
-    f = ft.median3(ft.yin(ft.resample(y, 24000, 16000)))[0]
-    return float(f[f > 0].median()) if (f > 0).sum() > 5 else 0.
+def make_phonemes(text):
+    return W.es.phonemes(spoken(text))
+
+
+def judge(job):
+    y16, asr = job
+    return W.words(y16) if asr and W.words else None, W.mos(y16) if W.mos else None
 
 
 def references(a, es, fl):
@@ -96,81 +74,162 @@ def references(a, es, fl):
     return R, sents, hi
 
 
+def speak_with(program, model, clip, text, out, live):
+    r = subprocess.run([program, 'say', '--model', model, '--voice', clip, '--text', text, '--out', out, '--json'] + ['--stream'] * live, capture_output=True, text=True)
+    if r.returncode:
+        raise SystemExit(r.stderr)
+    return load_wave(out)
+
+
+def table(rows):
+    """Markdown, one column a kind of voice"""
+    cols = [(k, [r for r in rows if r['kind'] == k]) for k in KINDS]
+    cols = [(k, q) for k, q in cols if q]
+    L = ['| | ' + ' | '.join(f"{k} voices: {len(q)} utterances, {len({r['voice'] for r in q})} voices" for k, q in cols) + ' |', '| --- |' + ' --- |' * len(cols)]
+    add = lambda name, f: L.append(f'| {name} | ' + ' | '.join(f(q) for _, q in cols) + ' |')
+    has = lambda k: any(r.get(k) is not None for r in rows)
+
+    def errors(key):
+        def f(q):
+            x = [r[key] for r in q if r.get(key)]
+            return '%.1f ± %.1f' % rate(x) if x else '–'
+        return f
+
+    def mean(key, form='%.2f'):
+        def f(q):
+            x = [r[key] for r in q if r.get(key) is not None]
+            return form % np.mean(x) if x else '–'
+        return f
+    for what, name in (('per', 'phoneme errors, %'), ('wer', 'word errors (pocketsphinx), %')):
+        for k in HOW:
+            if has(f'{what}_{k}'):
+                add(f'{name}: {HOW[k]}', errors(f'{what}_{k}'))
+    for k in HOW:
+        if has('top1_' + k):
+            add(f'nearest voice is its own: {HOW[k]}', mean('top1_' + k, '%.3f'))
+    add('likeness to its own / to another reference', lambda q: mean('sim_tts')(q) + ' / ' + mean('sim_wrong')(q))
+    add('pitch, median distance to the reference, semitones', lambda q: '%.2f' % np.median([r['semitones'] for r in q if r['semitones'] is not None]))
+    for key, name in (('f0_corr', 'F0 correlation, re-synthesis with the original'), ('mel_recon', 'log-mel distance to the original, re-synthesis'), ('mel_voc', 'log-mel distance to the original, vocoder alone')):
+        if has(key):
+            add(name, mean(key))
+    add('length / the synthesiser\'s', mean('duration'))
+    for k in HOW:
+        if has('mos_' + k):
+            add(f'DNSMOS: {HOW[k]}', mean('mos_' + k))
+    add('no end / shorter than 60 % of the synthesiser', lambda q: f"{sum(not r['ended'] for r in q)} / {sum((r.get('duration') or 1) < .6 for r in q)}")
+    return '\n'.join(L)
+
+
+def finish(a, P, rows, sounds):
+    """The slow judges, on all cores; then the table."""
+    jobs = [(y, rows[int(j)]['kind'] != 'espeak') for j, _, y in sounds]
+    for (j, k, _), (heard, mos) in zip(sounds, P.imap(judge, jobs, 2)):
+        r = rows[int(j)]
+        if heard is not None:
+            wd = words(r['text'])
+            r['wer_' + k], r['hyp_' + k] = [distance(wd, heard), len(wd)], ' '.join(heard)
+        if mos is not None:
+            r['mos_' + k] = mos
+    P.close()
+    json.dump(rows, open(a.out + '/rows.json', 'w'), indent=1)
+    t = table(rows)
+    open(a.out + '/table.md', 'w').write(t + '\n')
+    print(t)
+    for r in rows:
+        if not r['top1_tts']:
+            print('taken for another:', r['voice'], '->', r['nearest'], '(so was the raw clip)' if r.get('top1_raw') is False else '')
+
+
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument('--model', required=True); ap.add_argument('--recognizer', required=True); ap.add_argument('--resemblyzer', required=True); ap.add_argument('--dnsmos', default='')
-    ap.add_argument('--human', default=''); ap.add_argument('--n', type=int, default=40, help='utterances on synthetic voices'); ap.add_argument('--n_human', type=int, default=10); ap.add_argument('--out', default='')
-    ap.add_argument('--seed', type=int, default=0); ap.add_argument('--root', default='/tmp/synth'); ap.add_argument('--resynthesis', type=int, default=1); ap.add_argument('--full', type=int, default=0, help='also full attention')
+    ap.add_argument('--human', default=''); ap.add_argument('--n', type=int, default=200, help='utterances on synthetic voices'); ap.add_argument('--n_human', type=int, default=50); ap.add_argument('--out', required=True)
+    ap.add_argument('--seed', type=int, default=0); ap.add_argument('--root', default='/tmp/synth'); ap.add_argument('--full', type=int, default=0, help='also full attention'); ap.add_argument('--dev', default='cpu')
     ap.add_argument('--set', default='', help='sampling overrides, e.g. temperature=0.5,cfg_weight=0.5'); ap.add_argument('--asr', type=int, default=1); ap.add_argument('--text', default='', help='file with sentences instead of the held-out list')
+    ap.add_argument('--kinds', default='espeak,flite,human'); ap.add_argument('--what', default='raw,voc,recon,tts', help='which of these')
+    ap.add_argument('--program', default='', help='a myna program to speak everything as well'); ap.add_argument('--workers', type=int, default=os.cpu_count()); ap.add_argument('--wavs', type=int, default=20, help='utterances whose sound is kept')
+    ap.add_argument('--sounds', type=int, default=0, help='keep everything that was spoken, for --judge'); ap.add_argument('--judge', type=int, default=0, help='only judge what an earlier run with --sounds 1 spoke')
     a = ap.parse_args()
+    os.makedirs(a.out, exist_ok=True)
+    unpack(a.root)
+    P = mp.get_context('spawn').Pool(a.workers, start_worker, (a.root, a.dnsmos, a.asr))
+    if a.judge:
+        rows, z = json.load(open(a.out + '/rows.json')), np.load(a.out + '/sounds.npz')
+        return finish(a, P, rows, [(*map(str, k.split(' ')), z[k].astype(np.float32) / 32767) for k in z.files])
     torch.set_num_threads(int(os.environ.get('OMP_NUM_THREADS', 2)))
     torch.manual_seed(a.seed)
-    T = Tts(a.model)
-    unpack(a.root)
+    T, emb, rec = Tts(a.model, a.dev), Resemblyzer(a.resemblyzer, a.dev), load_recognizer(a.recognizer).to(a.dev)
     es, fl = Espeak(a.root, f'ev{os.getpid()}'), Flite(a.root)
-    rec, emb, mos, asr = load_recognizer(a.recognizer), Resemblyzer(a.resemblyzer), Dnsmos(a.dnsmos) if a.dnsmos else None, asr_decoder() if a.asr else None
     R, sents, hi = references(a, es, fl)
     rng = random.Random(a.seed + 1)
     pool = [l.strip() for l in open(a.text)] if a.text else [x for x in sents[hi:] if 12 < len(x) < 110 and not x.startswith(('I said,', 'The word is', 'Now say', 'Again,', 'Listen,'))]
     syn, hum = [i for i, r in enumerate(R) if r[1] != 'human'], [i for i, r in enumerate(R) if r[1] == 'human']
     jobs = [(syn[j % len(syn)], rng.choice(pool)) for j in range(a.n)] + [(hum[j % len(hum)], rng.choice(pool)) for j in range(a.n_human) if hum]
+    jobs, what = [(i, t) for i, t in jobs if R[i][1] in a.kinds.split(',')], a.what.split(',')
+    raws = P.map_async(make_raw, [(R[i][2], t, j) for j, (i, t) in enumerate(jobs) if R[i][2]], 1)
+    phones = P.map_async(make_phonemes, [t for i, t in jobs if not R[i][2]], 1)
     refs = {i: T.reference(R[i][3]) for i in sorted({j[0] for j in jobs})}
     ref_emb = torch.stack([emb(r[3]) for r in R])
-    c = dict(T.cfg['t3_sampling'], **{k: float(v) for k, v in (x.split('=') for x in a.set.split(',') if x)})
-    toks, done = [], []
-    for b in range(0, len(jobs), 32):
-        J = jobs[b:b + 32]
-        cond = torch.cat([T.t3.cond(refs[i]['ve'], refs[i]['tok'][:, :150], torch.tensor([.5])) for i, _ in J])
-        o, d = T.t3.generate_batch(cond, [encode(punc_norm(t)) for _, t in J], 480, c['temperature'], c['cfg_weight'], c['repetition_penalty'], c['min_p'], g=torch.Generator().manual_seed(a.seed + b))
-        toks, done = toks + o, done + d
-    rows = []
-    for (i, text), tk, ended in zip(jobs, toks, done):
+    over = {k: float(v) for k, v in (x.split('=') for x in a.set.split(',') if x)}
+    toks, done = T.speak_batch([refs[i] for i, _ in jobs], [t for _, t in jobs], a.seed, **over)
+    raws, phones = iter(raws.get()), iter(phones.get())
+    rows, sounds = [], []
+    import soundfile as sf
+    if a.program:
+        for i in refs:
+            sf.write(f'{a.out}/reference_{i}.wav', R[i][3][0].clamp(-1, 1).numpy(), 24000, subtype='PCM_16')
+    for j, ((i, text), tk, ended) in enumerate(zip(jobs, toks, done)):
         name, kind, s, yr = R[i]
-        ph, wd = es.phonemes(spoken(text)), words(text)
-        w = dict(tts=T.wave(T.mel(refs[i], tk or [0])))
-        raw = synth(s, text, es, fl) if s else None
-        if raw is not None:
-            w['raw'] = raw
-            if a.resynthesis:
+        torch.manual_seed(a.seed + j)
+        w = dict(tts=T.wave(T.mel(refs[i], tk)))
+        raw = None
+        if s:
+            raw, ph = next(raws)
+            raw = w['raw'] = torch.from_numpy(raw).to(a.dev)
+            true = ft.mel24(raw)
+            if 'voc' in what:
+                w['voc'] = T.wave(true)
+            if 'recon' in what:
                 w['recon'] = T.wave(T.mel(refs[i], T.tokens_of(raw)[0].tolist()))
+        else:
+            ph = next(phones)
         if a.full:
-            w['full'] = T.wave(T.mel(refs[i], tk or [0], chunked=False))
+            w['full'] = T.wave(T.mel(refs[i], tk, chunked=False))
+        if a.program:
+            for k, live in (('myna', 0), ('live', 1)):
+                w[k] = speak_with(a.program, a.model, f'{a.out}/reference_{i}.wav', text, f'{a.out}/spoken.wav', live)
         r = dict(voice=name, kind=kind, text=text, ended=ended, tokens=len(tk))
-        for k, y in w.items():
-            r['per_' + k] = [int(distance(ph, rec.decode(ft.resample(y, 24000, 16000)))), len(ph)]
-            if asr and kind != 'espeak':
-                h = asr(y)
-                r['wer_' + k], r['hyp_' + k] = [int(distance(wd, h)), len(wd)], ' '.join(h)
-            if mos:
-                r['mos_' + k] = mos(y)
-        e = emb(w['tts'])
         others = hum if kind == 'human' else syn
-        sim = ref_emb[others] @ e
-        r['sim'], r['top1'] = float(sim[others.index(i)]), bool(sim.argmax() == others.index(i))
-        r['sim_wrong'] = float((sim.sum() - sim[others.index(i)]) / (len(others) - 1))
+        for k, y in w.items():
+            y16 = ft.resample(y, 24000, 16000)
+            r['per_' + k] = [distance(ph, rec.decode(y16.to(a.dev))), len(ph)]
+            sounds.append((j, k, y16[0].cpu().numpy()))
+            if k in ('raw', 'tts', 'myna', 'live'):
+                sim = ref_emb[others] @ emb(y)
+                r['sim_' + k], r['top1_' + k] = float(sim[others.index(i)]), bool(sim.argmax() == others.index(i))
+                if k == 'tts':
+                    r['sim_wrong'], r['nearest'] = float((sim.sum() - sim[others.index(i)]) / (len(others) - 1)), R[others[int(sim.argmax())]][0]
+            if j < a.wavs:
+                sf.write(f'{a.out}/{j:03d}_{k}.wav', y[0].clamp(-1, 1).cpu().numpy(), 24000, subtype='PCM_16')
         if raw is not None:
-            simr = ref_emb[others] @ emb(raw)
-            r['sim_raw'], r['top1_raw'] = float(simr[others.index(i)]), bool(simr.argmax() == others.index(i))
             r['duration'] = w['tts'].shape[1] / raw.shape[1]
-        fa, fb = median_f0(yr), median_f0(w['tts'])
+            if 'recon' in w:
+                fa, fb = pitch(raw), pitch(w['recon'])
+                n = min(len(fa), len(fb))
+                v = (fa[:n] > 0) & (fb[:n] > 0)
+                if v.sum() > 20:
+                    c = float(torch.corrcoef(torch.stack([fa[:n][v].log(), fb[:n][v].log()]))[0, 1])
+                    r['f0_corr'] = c if np.isfinite(c) else None                    # a monotone voice has none
+            for k in {'recon', 'voc'} & w.keys():
+                m = ft.mel24(w[k])
+                n = min(m.shape[2], true.shape[2])
+                r['mel_' + k] = float((m[..., :n] - true[..., :n]).abs().mean())
+        fa, fb = median_f0(yr), median_f0(w['tts'].cpu())
         r['semitones'] = abs(12 * np.log2(fb / fa)) if fa and fb else None
         rows.append(r)
-        if a.out:
-            os.makedirs(a.out, exist_ok=True)
-            import soundfile as sf
-            for k, y in w.items():
-                sf.write(f'{a.out}/{len(rows) - 1:03d}_{k}.wav', y[0].numpy(), 24000, subtype='PCM_16')
-            json.dump(rows, open(a.out + '/rows.json', 'w'), indent=1)
-    for kind in ('espeak', 'flite', 'human'):
-        q = [r for r in rows if r['kind'] == kind]
-        if not q:
-            continue
-        rate = lambda k: round(100 * sum(r[k][0] for r in q if k in r) / max(1, sum(r[k][1] for r in q if k in r)), 1) if any(k in r for r in q) else None
-        mean = lambda k: round(float(np.mean([r[k] for r in q if r.get(k) is not None])), 3) if any(r.get(k) is not None for r in q) else None
-        print(kind, len(q), 'utterances', json.dumps({'PER % raw/recon/tts/full': [rate('per_' + k) for k in ('raw', 'recon', 'tts', 'full')], 'WER % raw/recon/tts/full': [rate('wer_' + k) for k in ('raw', 'recon', 'tts', 'full')],
-              'top1': mean('top1'), 'top1 raw': mean('top1_raw'), 'sim same/wrong/raw': [mean('sim'), mean('sim_wrong'), mean('sim_raw')], 'median semitones': round(float(np.median([r['semitones'] for r in q if r['semitones'] is not None])), 2),
-              'DNSMOS raw/recon/tts': [mean('mos_raw'), mean('mos_recon'), mean('mos_tts')], 'duration ratio': mean('duration'), 'not ended': sum(not r['ended'] for r in q),
-              'too short': sum(r.get('duration') is not None and r['duration'] < .6 for r in q)}), flush=True)
+    if a.sounds:
+        np.savez(a.out + '/sounds.npz', **{f'{j} {k}': (y.clip(-1, 1) * 32767).astype(np.int16) for j, k, y in sounds if rows[j]['kind'] != 'espeak'})
+    finish(a, P, rows, sounds)
 
 
 if __name__ == '__main__':

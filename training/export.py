@@ -40,7 +40,7 @@ def main():
                           ignore_merges=False, vocab=dict(sorted(VOCAB.items(), key=lambda x: x[1])), merges=[]))
     cfg = dict(CFG, note='Chatterbox architecture at reduced size: trained from scratch on espeak-ng / flite speech and 50 minutes of LibriSpeech (CC BY 4.0); voice encoder: GE2E weights of Resemblyzer (Apache-2.0)',
                t3_sampling=dict(temperature=a.temperature, cfg_weight=a.cfg_weight, repetition_penalty=a.repetition_penalty, min_p=.05, top_p=1.0), cfm_steps=a.steps, cfm_noise_scale=0.0, meanflow=True, expand_text=True,
-               text_tokens_dict_size=256, speech_tokens_dict_size=6563, start_text=255, stop_text=0, start_speech=6561, stop_speech=6562)
+               text_tokens_dict_size=256, speech_tokens_dict_size=6563, start_text=255, stop_text=0, start_speech=6561, stop_speech=6562, max_chars=160)
     cfg['flow'] = dict(cfg['flow'], chunk_causal=CHUNKS)
     json.dump(tok, open(a.out + '/tokenizer.json', 'w'))
     json.dump(cfg, open(a.out + '/config.json', 'w'), indent=1)

@@ -3,7 +3,8 @@
 import argparse, json, os, random
 import soundfile as sf, torch
 import features as ft
-from evaluate import level, median_f0, synth
+from evaluate import synth
+from metrics import median_f0
 from speech_text import load_sentences
 from synthesize import EVAL_SEED, Espeak, Flite, make_speakers, unpack
 from tts import Tts, load_wave

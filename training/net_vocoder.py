@@ -87,8 +87,14 @@ class HiFT(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             x = x.float()
             mag = torch.exp(x[:, :9]).clamp(max=1e2); ph = torch.sin(x[:, 9:])
-            y = torch.istft(torch.complex(mag * torch.cos(ph), mag * torch.sin(ph)), 16, 4, 16, s.win)
+            y = s.istft(torch.complex(mag * torch.cos(ph), mag * torch.sin(ph)))
         return y.clamp(-.99, .99)
+
+    def istft(s, z):
+        """torch.istft(z, 16, 4, 16, win) without its check on the host, which a CUDA graph cannot hold.  z (B,9,T) -> (B,4(T-1))"""
+        B, _, T = z.shape
+        over = lambda x: F.fold(x, (1, 16 + 4 * (T - 1)), (1, 16), stride=(1, 4))[:, 0, 0, 8:-8]
+        return over(torch.fft.irfft(z, 16, dim=1) * s.win[:, None]) / over((s.win ** 2)[None, :, None].expand(1, 16, T))
 
     def forward(s, mel, f0=None):
         f0p = s.f0_predictor(mel)

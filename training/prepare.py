@@ -6,6 +6,7 @@ import argparse, glob, os, pickle, time
 import numpy as np, torch, torch.nn.functional as F
 import features as ft
 from speech_text import encode, punc_norm
+from synthesize import read_records
 
 HUMAN_RATES = (13600, 14400, 15200, 16000, 16000, 16800, 17600, 18800)     # reading a 16 kHz clip at these rates warps pitch, formants, tempo
 
@@ -36,7 +37,7 @@ class Batches:
         s.spk, s.dev, s.bs, U = info['spk'], dev, bs, []
         done = [k for k in range(info['workers']) if os.path.exists(f'{ds}/w{k}.pkl')]
         for k in done:
-            U += pickle.load(open(f'{ds}/w{k}.pkl', 'rb'))
+            U += read_records(f'{ds}/w{k}.pkl')
         s.raw = {}
         if human:
             HU, HS, x = human_utterances(human, len(s.spk), ds)
@@ -51,7 +52,8 @@ class Batches:
         s.emo = np.array([u[5] for u in U], np.float32)
         s.kind = np.array([dict(espeak=0, flite=1, human=2)[s.spk[u[0]]['eng']] for u in U])
         for k in done:
-            s.raw[k] = np.memmap(f'{ds}/w{k}.i16', np.int16, 'r')
+            if os.path.getsize(f'{ds}/w{k}.i16'):
+                s.raw[k] = np.memmap(f'{ds}/w{k}.i16', np.int16, 'r')
 
     def __iter__(s):
         gains = np.array([x['gain'] for x in s.spk], np.float32)

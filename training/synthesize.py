@@ -200,29 +200,82 @@ def render(s, text, es, fl, emo=.5, tempo=1.0, pitch=50):
     return a, [(t * 16000 / s['rate'], 'f.' + p) for t, p in ev]
 
 
-def worker(k, root, out, jobs, spk, sents, hi, seed, q):
+def worker(k, root, out, jobs, order, at, spk, sents, hi, seed):
+    """Does the jobs `order` and writes w<k>.i16 and, after each job, one pickle more into w<k>.pkl; at[k] says which job is under way."""
     os.nice(5)
-    es, fl, rng = Espeak(root, k), Flite(root), random.Random(f'{seed}-{k}')
-    f, off, meta = open(f'{out}/w{k}.i16', 'wb'), 0, []
-    for sid, n in jobs:
-        s = spk[sid]
-        for _ in range(n):
-            text = sample_text(rng, sents, *((hi, len(sents)) if s['held'] else (0, hi)))
-            emo = min(1., max(.04, rng.triangular(0, 1.05, .5)))
-            try:
-                a, ev = render(s, text, es, fl, emo, rng.uniform(.88, 1.14), 50 + rng.gauss(0, 2))
-            except Exception:
-                continue
-            if not .45 < len(a) / s['rate'] < 16 or np.abs(a).max(initial=0) < 500:
-                continue
-            f.write(a.tobytes())
-            meta.append([sid, k, off, len(a), text, emo, ev, None])
-            off += len(a)
-    f.close()
-    for m in meta:
-        m[7] = es.phonemes(spoken(m[4]))
-    pickle.dump(meta, open(f'{out}/w{k}.pkl', 'wb'))
-    q.put(sum(m[3] / spk[m[0]]['rate'] for m in meta))
+    es, fl = Espeak(root, k), Flite(root)
+    with open(f'{out}/w{k}.i16', 'wb') as audio, open(f'{out}/w{k}.pkl', 'wb') as records:
+        off = 0
+        for i, j in enumerate(order):
+            at[k] = i
+            (sid, n), rng, done = jobs[j], random.Random(f'{seed}-{j}'), []
+            s = spk[sid]
+            for _ in range(n):
+                text = sample_text(rng, sents, *((hi, len(sents)) if s['held'] else (0, hi)))
+                emo = min(1., max(.04, rng.triangular(0, 1.05, .5)))
+                tempo, pitch = rng.uniform(.88, 1.14), 50 + rng.gauss(0, 2)
+                try:
+                    a, ev = render(s, text, es, fl, emo, tempo, pitch)
+                except Exception:
+                    continue
+                if not .45 < len(a) / s['rate'] < 16 or np.abs(a).max(initial=0) < 500:
+                    continue
+                audio.write(a.tobytes())
+                done.append([sid, k, off, len(a), text, emo, ev, None])
+                off += len(a)
+            for m in done:
+                m[7] = es.phonemes(spoken(m[4]))
+            audio.flush()
+            pickle.dump(done, records)
+            records.flush()
+    at[k] = len(order)
+
+
+def read_records(path):
+    """All complete records of one worker, also of one that died while it wrote."""
+    out = []
+    with open(path, 'rb') as f:
+        try:
+            while True:
+                out += pickle.load(f)
+        except (EOFError, pickle.UnpicklingError):
+            return out
+
+
+class Crew:
+    """Worker processes that may crash or hang inside the C libraries: whoever does is replaced, and only its present job is lost."""
+    def __init__(s, jobs, workers, *rest, patience=60.):
+        s.jobs, s.rest, s.patience, s.lost = jobs, rest, patience, 0
+        s.at = mp.RawArray('i', workers + 4096)
+        s.live, s.count = {}, 0
+        for k in range(workers):
+            s.start(list(range(k, len(jobs), workers)))
+
+    def start(s, order):
+        if s.count >= len(s.at):
+            raise RuntimeError('too many synthesiser processes died')
+        k, s.count = s.count, s.count + 1
+        root, out, *rest = s.rest
+        p = mp.Process(target=worker, args=(k, root, out, s.jobs, order, s.at, *rest), daemon=True)
+        p.start()
+        s.live[k] = [p, order, -1, time.time()]
+
+    def run(s):
+        while s.live:
+            time.sleep(.1)
+            for k, w in list(s.live.items()):
+                p, order, seen, since = w
+                if s.at[k] != seen:
+                    w[2:] = s.at[k], time.time()
+                elif p.is_alive() and time.time() - since > s.patience:
+                    p.kill()
+                    p.join()
+                if p.is_alive():
+                    continue
+                del s.live[k]
+                if s.at[k] < len(order):
+                    s.lost += 1
+                    s.start(order[s.at[k] + 1:])
 
 
 def main():
@@ -246,14 +299,12 @@ def main():
             jobs += [(s['id'], min(20, n - c)) for c in range(0, n, 20)]
     rng.shuffle(jobs)
     jobs.sort(key=lambda j: spk[j[0]]['eng'] != 'flite')               # flite is slower: deal both kinds evenly
-    q = mp.Queue()
-    P = [mp.Process(target=worker, args=(k, a.root, a.out, jobs[k::a.workers], spk, sents, hi, a.seed, q)) for k in range(a.workers)]
-    [p.start() for p in P]
-    [p.join() for p in P]
-    tot = sum(q.get() for p in P if p.exitcode == 0)                   # a worker that died left no .pkl: it is passed over
-    pickle.dump(dict(spk=spk, workers=a.workers), open(a.out + '/info.pkl', 'wb'))
+    crew = Crew(jobs, a.workers, a.root, a.out, spk, sents, hi, a.seed)
+    crew.run()
+    tot = sum(m[3] / spk[m[0]]['rate'] for k in range(crew.count) for m in read_records(f'{a.out}/w{k}.pkl'))
+    pickle.dump(dict(spk=spk, workers=crew.count), open(a.out + '/info.pkl', 'wb'))
     open(a.out + '/raw.done', 'w').write('1')
-    print(f'synthesize: {tot / 3600:.2f} h from {len(spk)} speakers in {time.time() - t0:.1f} s', flush=True)
+    print(f'synthesize: {tot / 3600:.2f} h from {len(spk)} speakers in {time.time() - t0:.1f} s, {crew.lost} of {len(jobs)} jobs lost', flush=True)
 
 
 if __name__ == '__main__':

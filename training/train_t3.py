@@ -11,7 +11,7 @@ from net_t3 import T3, LLayer
 from net_tokenizer import digits
 
 ap = stage_args(argparse.ArgumentParser())
-ap.add_argument('--shards', default='/tmp/t3'); ap.add_argument('--keep', type=int, default=12, help='newest shards kept on the device')
+ap.add_argument('--shards', default='/tmp/t3'); ap.add_argument('--keep', type=int, default=64, help='newest shards kept on the device')
 a = ap.parse_args()
 log, DEV, amp = setup(a, 't3')
 PL = 150                                               # prompt tokens

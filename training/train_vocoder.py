@@ -1,15 +1,20 @@
 """Stage 'hift': mel -> wave, spectral losses first, then adversarial, then also on the flow's own mels.
-    python3 train_vocoder.py --ds DIR --ck DIR --minutes 15         needs audio, f0 (and mel, tok, spk + a flow checkpoint for the last phase)"""
+    python3 train_vocoder.py --ds DIR --ck DIR --minutes 15         needs audio, f0 (and mel, tok, spk + a flow and a tokenizer checkpoint)
+A step launches some two thousand small kernels, so it is captured as a CUDA graph (--graph 0: not).  Besides the spectra, what the speech tokenizer hears
+in the sound counts (--hear): it was supervised by phonemes, pitch and energy, and so tells mush from speech where a spectral distance hardly does."""
 import argparse
-import numpy as np, torch, torch.nn as nn, torch.nn.functional as F
+import numpy as np, torch, torchaudio, torch.nn as nn, torch.nn.functional as F
 import features as ft
 from common import *
 from net_flow import Flow, chunk_ids, chunk_mask
+from net_tokenizer import S3Tokenizer
+from torch.nn.utils import parametrize
 from net_vocoder import HiFT, Snake, PeriodDiscriminator, SpectrumDiscriminator
 
 ap = stage_args(argparse.ArgumentParser())
 ap.add_argument('--gan', type=float, default=.22, help='share of the time before the adversarial part'); ap.add_argument('--own', type=float, default=.45, help='share before the flow\'s own mels')
 ap.add_argument('--parts', type=int, default=1, help='parts to load'); ap.add_argument('--lr_d', type=float, default=2.5e-4)
+ap.add_argument('--graph', type=int, default=1); ap.add_argument('--hear', type=float, default=4., help='weight of the tokenizer\'s features'); ap.add_argument('--ramp', type=int, default=800, help='steps over which new discriminators come in')
 a = ap.parse_args()
 log, DEV, amp = setup(a, 'hift')
 NF = 40                                                        # frames per crop
@@ -22,7 +27,7 @@ def spectral_loss(x, y, mel):
         w = ft._dev('hann', x.device, n)
         X = torch.stft(x, n, h, window=w, return_complex=True).abs().clamp(min=1e-5)
         Y = torch.stft(y, n, h, window=w, return_complex=True).abs().clamp(min=1e-5)
-        l = l + (X - Y).pow(2).sum().sqrt() / (Y.pow(2).sum().sqrt() + 1e-4) * .5 + (X.log() - Y.log()).abs().mean() * .5
+        l = l + (X - Y).pow(2).sum().add(1e-8).sqrt() / (Y.pow(2).sum().sqrt() + 1e-4) * .5 + (X.log() - Y.log()).abs().mean() * .5
         if n in mel:
             l = l + ((mel[n] @ X).clamp(min=1e-5).log() - (mel[n] @ Y).clamp(min=1e-5).log()).abs().mean()
     return l / 4
@@ -30,7 +35,7 @@ def spectral_loss(x, y, mel):
 
 class OwnMels:
     """Pool of mels made by the flow from true tokens, prompted by the same speaker, with their sample positions."""
-    def __init__(s, D, T=200, n=24):
+    def __init__(s, D, T=200, n=48):
         s.D, s.T, s.n, s.net = D, T, n, None
         ok = {k: np.where((D.rlen >= T + 2) & ~D.rheld & (D.rkind == k))[0] for k in SHARE}
         s.runs = {k: v for k, v in ok.items() if len(v)}
@@ -66,6 +71,29 @@ class OwnMels:
         return mel, s.start[i] * 2 + f
 
 
+class Hearing(nn.Module):
+    """Distance between two sounds in the speech tokenizer's layers and latents (24 kHz in)."""
+    def __init__(s):
+        super().__init__()
+        s.net, s.down = S3Tokenizer(), torchaudio.transforms.Resample(24000, 16000)
+        s.ready = load_into(s.net, a.ck, 'tokenizer')
+        s.requires_grad_(False)
+
+    def features(s, y, n):
+        e, f = s.net.encoder, []
+        hooks = [b.register_forward_hook(lambda m, i, o: f.append(o)) for b in e.blocks]
+        m = ft.mel_s3(s.down(y))[..., :2 * NF]
+        with amp():
+            z, _ = s.net.latent(m, n)
+        [h.remove() for h in hooks]
+        return [F.layer_norm(x.float(), x.shape[-1:]) for x in f] + [4 * z]
+
+    def forward(s, x, y, n):
+        with torch.no_grad():
+            fy = s.features(y, n)
+        return sum((p - q).abs().mean() for p, q in zip(s.features(x, n), fy)) / len(fy)
+
+
 def main():
     m = HiFT().to(DEV)
     had = load_into(m, a.ck, 'hift')
@@ -77,21 +105,27 @@ def main():
     compile_blocks(m, Snake, a.compile, True)
     Ds = nn.ModuleList([PeriodDiscriminator(p) for p in (2, 3, 5, 7, 11)] + [SpectrumDiscriminator(n, h) for n, h in ((2048, 512), (1024, 256), (512, 128))]).to(DEV)
     hadD = load_into(Ds, a.ck, 'hift_discriminators')
+    hear = Hearing().to(DEV).eval()
     D = Data(wait_for_parts(a.ds, a.wait, a.end or 1e12)[:a.parts], ('audio', 'f0', 'mel', 'tok') if a.own < 1 else ('audio', 'f0'), DEV, log)
     own = OwnMels(D) if a.own < 1 else None
+    cuda = DEV.startswith('cuda')
+    number = lambda x: torch.tensor(float(x), device=DEV) if cuda else x
     lr = a.lr or (4e-4 if had else 8e-4)
-    og = torch.optim.AdamW(m.parameters(), lr, betas=(.8, .99), weight_decay=.01, fused=DEV != 'cpu')
-    od = torch.optim.AdamW(Ds.parameters(), a.lr_d, betas=(.8, .99), weight_decay=.01, fused=DEV != 'cpu')
+    gm, gd = FlatGradients(m.parameters(), DEV), FlatGradients(Ds.parameters(), DEV)
+    og = torch.optim.AdamW(m.parameters(), number(lr), betas=(.8, .99), weight_decay=.01, fused=cuda, capturable=cuda)
+    od = torch.optim.AdamW(Ds.parameters(), number(a.lr_d), betas=(.8, .99), weight_decay=.01, fused=cuda, capturable=cuda)
     ema = Ema(m, .999)
 
     def checkpoint():
         ema.swap(); save(m.state_dict(), a.ck, 'hift'); ema.swap()
+        save(Ds.state_dict(), a.ck, 'hift_discriminators')
     sc = Schedule(a, [og, od], [lr, a.lr_d], .1, saver=checkpoint)
     mel_fb = {n: ft.mel_fb(24000, n, 80 if n >= 1024 else 40, 0, 12000).to(DEV) for n in (2048, 1024, 512)}
     pools = {k: np.where(~D.val & (D.kind == k) & (D.ntok > 25))[0] for k in SHARE}
     pools = {k: v[D.off[v] > 4] for k, v in pools.items()}
     pools = {k: (v, D.ntok[v] / D.ntok[v].sum()) for k, v in pools.items() if len(v)}
-    B = max(4, int(64 * a.bs))
+    counts = {k: max(1, int(64 * a.bs * SHARE[k])) for k in pools}
+    B = sum(counts.values())
 
     def get(frames, mel=None):
         """frames: first frame of each crop -> mel (true unless given), wave, f0"""
@@ -100,10 +134,53 @@ def main():
         return ft.mel24(full)[..., 2:2 + NF] if mel is None else mel, full[:, 960:960 + NF * 480], f0
 
     def draw():
-        ids = np.concatenate([np.random.choice(v, max(1, int(B * SHARE[k])), p=p) for k, (v, p) in pools.items()])
+        ids = np.concatenate([np.random.choice(v, counts[k], p=p) for k, (v, p) in pools.items()])
         return get(D.off[ids] * 2 + (np.random.rand(len(ids)) * np.maximum(1, D.ntok[ids] * 2 - NF)).astype(np.int64))
 
-    go, gan_on, t_net, ld = True, False, 0., torch.zeros(())
+    # what a step reads and writes
+    mel, y, f0 = torch.zeros(B, 80, NF, device=DEV), torch.zeros(B, NF * 480, device=DEV), torch.zeros(B, NF, device=DEV)
+    true_f0, weight, st = torch.zeros((), dtype=torch.bool, device=DEV), torch.zeros((), device=DEV), torch.zeros(6, device=DEV)
+    lens = torch.full((B,), 2 * NF, device=DEV)
+
+    def step(gan):
+        with amp(), parametrize.cached():
+            fp = m.f0_predictor(mel)
+            g = m.decode(mel, m.source(torch.where(true_f0, f0, fp.detach().float())))
+        if gan:
+            Ds.requires_grad_(True)
+            with amp(), parametrize.cached():
+                ld = sum((1 - d(y)[0].float()).pow(2).mean() + d(g.detach())[0].float().pow(2).mean() for d in Ds)
+            gd.flat.zero_()
+            ld.backward()
+            gd.clip(10.)
+            od.step()
+            Ds.requires_grad_(False)
+            st[3] = ld.detach()
+        v = f0 > 0
+        lf, ls = ((fp.float() - f0).abs() / 40).mean(), spectral_loss(g, y, mel_fb)
+        l = 15 * ls + 2 * lf
+        if hear.ready and a.hear:
+            lh = hear(g, y, lens)
+            l = l + a.hear * lh
+            st[5] = lh.detach()
+        if gan:
+            with amp(), parametrize.cached():
+                lg = lfm = 0.
+                for d in Ds:
+                    q, fq = d(g)
+                    with torch.no_grad():
+                        _, fr = d(y)
+                    lg = lg + (1 - q.float()).pow(2).mean()
+                    lfm = lfm + sum((x.float() - z.float()).abs().mean() for x, z in zip(fq, fr)) / len(fq)
+            l = l + weight * (lg + 2 * lfm)
+        gm.flat.zero_()
+        l.backward()
+        st[4] = gm.clip(20.)
+        og.step()
+        st[0], st[1], st[2] = ls.detach(), ((fp - f0).abs() * v).sum().detach() / v.sum().clamp(min=1), ((fp > 10) != v).float().mean()
+
+    run = {k: Captured(lambda k=k: step(k), a.graph and cuda) for k in (False, True)}
+    go, t_net, since = True, 0., None
     while go:
         f = sc.frac()
         use_own = False
@@ -112,53 +189,30 @@ def main():
                 t_net = time.time()
                 own.refresh_net()
             use_own = own.net is not None and sc.i % 3 != 0
-            if use_own and (sc.i % 6 == 1 or not hasattr(own, 'x')):
+            if use_own and (sc.i % 12 == 1 or not hasattr(own, 'x')):
                 own.fill()
         if use_own:
-            mel, frames = own.crops(B)
-            mel, y, f0 = get(frames, mel)
+            x, frames = own.crops(B)
+            x = get(frames, x)
         else:
-            mel, y, f0 = draw()
-        gan = (hadD or f >= a.gan) and sc.i > 3
-        use_true = f0 if np.random.rand() < (.2 if had else max(.2, 1 - 3 * f)) else None
-        with amp():
-            g, fp = m(mel, use_true)
-        v = f0 > 0
-        lf, ls = ((fp.float() - f0).abs() / 40).mean(), spectral_loss(g, y, mel_fb)
-        l = 15 * ls + 2 * lf
-        if gan:
-            if not gan_on:
-                log('adversarial part starts')
-                gan_on = True
-            with amp():
-                ld = sum((1 - d(y)[0].float()).pow(2).mean() + d(g.detach())[0].float().pow(2).mean() for d in Ds)
-            od.zero_grad(set_to_none=True)
-            ld.backward()
-            nn.utils.clip_grad_norm_(Ds.parameters(), 10.)
-            od.step()
-            with amp():
-                lg = lfm = 0.
-                for d in Ds:
-                    q, fq = d(g)
-                    with torch.no_grad():
-                        _, fr = d(y)
-                    lg = lg + (1 - q.float()).pow(2).mean()
-                    lfm = lfm + sum((x.float() - z.float()).abs().mean() for x, z in zip(fq, fr)) / len(fq)
-            l = l + lg + 2 * lfm
-        og.zero_grad(set_to_none=True)
-        l.backward()
-        gn = nn.utils.clip_grad_norm_(m.parameters(), 20.)
+            x = draw()
+        for to, z in zip((mel, y, f0), x):
+            to.copy_(z)
+        gan = bool(had or f >= a.gan) and sc.i > 3
+        if gan and since is None:
+            log('adversarial part starts')
+            since = sc.i - (a.ramp if hadD else 0)
+        true_f0.fill_(bool(np.random.rand() < (.2 if had else max(.2, 1 - 3 * f))))
+        weight.fill_(min(1., max(0., (sc.i - since) / a.ramp - .25)) if gan else 0.)
+        run[gan]()
+        ema.step()
         go = sc.step()
-        if torch.isfinite(gn):
-            og.step()
-            ema.step()
         if sc.i % 200 == 1:
-            log(sc.i, f'{f:.2f} own {int(use_own)} spec {ls.item():.3f} f0 {((fp - f0).abs() * v).sum().item() / max(1, v.sum().item()):.1f} Hz voicing errors {((fp > 10) != v).float().mean().item():.3f} D {float(ld):.3f} gn {gn.item():.1f}')
+            s = st.tolist()
+            log(sc.i, f'{f:.2f} own {int(use_own)} spec {s[0]:.3f} f0 {s[1]:.1f} Hz voicing errors {s[2]:.3f} D {s[3]:.3f} gn {s[4]:.1f} heard {s[5]:.3f} {sc.i / (time.time() - sc.t0):.1f}/s')
+    checkpoint()
     ema.swap()
     m.eval()
-    save(m.state_dict(), a.ck, 'hift')
-    if gan_on:
-        save(Ds.state_dict(), a.ck, 'hift_discriminators')
     with torch.no_grad():
         for k, nm in ((0, 'espeak'), (1, 'flite'), (2, 'human')):
             ids = np.where(D.held & (D.kind == k) & (D.ntok > 45))[0][:128]

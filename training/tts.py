@@ -11,9 +11,10 @@ PARTS = (('tokenizer', 's3gen_meanflow', 'tokenizer.'), ('camplus', 's3gen_meanf
 
 
 class Tts:
-    def __init__(s, folder):
+    def __init__(s, folder, dev='cpu'):
         from safetensors.torch import load_file
         torch.set_grad_enabled(False)
+        s.dev = dev
         s.cfg = json.load(open(folder + '/config.json'))
         files = {}
         for name, f, prefix in PARTS:
@@ -21,12 +22,12 @@ class Tts:
             m = make_net(name)
             m.load_state_dict({k[len(prefix):]: v.float() if v.is_floating_point() else v for k, v in sd.items()
                                if k.startswith(prefix) and k not in ('tokenizer._mel_filters', 'tokenizer.window')})
-            setattr(s, name, m.eval())
+            setattr(s, name, m.eval().to(dev))
 
     def tokens_of(s, y24):
         y16 = ft.resample(y24, 24000, 16000)
         n = y24.shape[1] // 960
-        return s.tokenizer(ft.mel_s3(y16)[..., :4 * n], torch.tensor([4 * n]))[0]
+        return s.tokenizer(ft.mel_s3(y16)[..., :4 * n], torch.tensor([4 * n], device=s.dev))[0]
 
     def voice_vector(s, y16):
         mv = ft.mel_ve(y16)
@@ -36,6 +37,7 @@ class Tts:
 
     def reference(s, y24):
         """(1,L) at 24 kHz -> conditioning"""
+        y24 = y24.to(s.dev)
         full16 = ft.resample(y24, 24000, 16000)
         y = y24[:, :240000 // 960 * 960] if y24.shape[1] >= 240000 else y24[:, :y24.shape[1] // 960 * 960]
         y16 = ft.resample(y, 24000, 16000)
@@ -44,14 +46,27 @@ class Tts:
 
     def speak_tokens(s, ref, text, seed=0, exaggeration=.5, limit=500, **kw):
         c = dict(s.cfg['t3_sampling'], **kw)
-        cond = s.t3.cond(ref['ve'], ref['tok'][:, :150], torch.tensor([float(exaggeration)]))
-        g = torch.Generator().manual_seed(seed)
-        ids = torch.tensor([encode(punc_norm(text))])
+        cond = s.t3.cond(ref['ve'], ref['tok'][:, :150], torch.tensor([float(exaggeration)], device=s.dev))
+        g = torch.Generator(s.dev).manual_seed(seed)
+        ids = torch.tensor([encode(punc_norm(text))], device=s.dev)
         return s.t3.generate(cond, ids, limit, c['temperature'], c['cfg_weight'], c['repetition_penalty'], c['min_p'], g=g)
+
+    def speak_batch(s, refs, texts, seed=0, exaggeration=.5, limit=480, rows=48, **kw):
+        """Speech tokens of many texts, each in the voice of its reference -> lists of tokens, whether each ended by itself."""
+        c, toks, done = dict(s.cfg['t3_sampling'], **kw), [None] * len(texts), [None] * len(texts)
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        for b in range(0, len(order), rows):
+            J = order[b:b + rows]
+            cond = torch.cat([s.t3.cond(refs[i]['ve'], refs[i]['tok'][:, :150], torch.tensor([float(exaggeration)], device=s.dev)) for i in J])
+            o, d = s.t3.generate_batch(cond, [encode(punc_norm(texts[i])) for i in J], limit, c['temperature'], c['cfg_weight'], c['repetition_penalty'], c['min_p'],
+                                       g=torch.Generator(s.dev).manual_seed(seed + b))
+            for i, x, e in zip(J, o, d):
+                toks[i], done[i] = x or [0], e
+        return toks, done
 
     def mel(s, ref, tokens, chunked=True, steps=None):
         cc = s.cfg['flow']['chunk_causal']
-        return s.flow.inference(torch.tensor([tokens]), ref['tok'], ref['feat'], ref['sp'], steps or s.cfg['cfm_steps'], s.cfg['cfm_noise_scale'],
+        return s.flow.inference(torch.tensor([tokens], device=s.dev), ref['tok'], ref['feat'], ref['sp'], steps or s.cfg['cfm_steps'], s.cfg['cfm_noise_scale'],
                                 cc['chunk_tokens'] if chunked else None, cc['first_chunk_tokens'] if cc.get('prompt_is_chunk') else None)
 
     def wave(s, mel):
