@@ -1,6 +1,6 @@
 //! The text panel: the editor, the language, the tags, and the button that speaks.
 
-use eframe::egui::text::{CCursor, CCursorRange, LayoutJob, TextFormat};
+use eframe::egui::text::{CCursor, CCursorRange, TextFormat};
 use eframe::egui::{
     Align, Frame, Id, Layout, Rect, RichText, ScrollArea, TextBuffer, TextEdit, Ui, UiBuilder, pos2, vec2,
 };
@@ -9,7 +9,7 @@ use crate::action::Action;
 use crate::library::Reading;
 use crate::state::{JobState, ModelState, State, VoiceState, estimated_secs};
 use crate::theme::{self, EditorType, GAP, palette};
-use crate::widgets::{Icon, chip, combo, primary_button, quiet_button};
+use crate::widgets::{Icon, chip, combo, lay_out, primary_button, quiet_button};
 
 /// The editor, for whoever must know whether it has the keyboard.
 pub const EDITOR: &str = "editor";
@@ -88,13 +88,9 @@ fn editor(ui: &mut Ui, state: &mut State, set: &EditorType, height: f32) {
     let p = palette(ui);
     ScrollArea::vertical().id_salt("text").max_height(height).auto_shrink([false, false]).show(ui, |ui| {
         let hint = RichText::new(HINT).font(set.font.clone()).line_height(Some(set.line)).color(p.weak);
-        let mut lay_out = |ui: &Ui, text: &dyn TextBuffer, width: f32| {
-            let format =
-                TextFormat { line_height: Some(set.line), ..TextFormat::simple(set.font.clone(), palette(ui).text) };
-            let mut job = LayoutJob::single_section(text.as_str().to_owned(), format);
-            job.wrap.max_width = width;
-            ui.fonts_mut(|fonts| fonts.layout_job(job))
-        };
+        let format =
+            TextFormat { line_height: Some(set.line), ..TextFormat::simple(set.font.clone(), palette(ui).text) };
+        let mut lay_out = |ui: &Ui, text: &dyn TextBuffer, width: f32| lay_out(ui, text.as_str(), &format, width);
         let edit = TextEdit::multiline(&mut state.settings.text)
             .id(id)
             .font(set.font.clone())
