@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use eframe::egui::{
     Align2, CentralPanel, Context, Frame, Id, Key, KeyboardShortcut, LayerId, Margin, Modifiers, Order, Panel, Popup,
-    ThemePreference, Ui, ViewportBuilder,
+    Stroke, StrokeKind, ThemePreference, Ui, ViewportBuilder,
 };
 use myna_engine::Engine;
 use myna_engine::protocol::{ModelInfo, SpeakSettings};
@@ -411,6 +411,7 @@ fn drop_sign(ui: &Ui) {
     let painter = ui.ctx().layer_painter(LayerId::new(Order::Foreground, Id::unique("drop")));
     let rect = ui.ctx().content_rect();
     painter.rect_filled(rect, 0.0, p.ground.gamma_multiply(0.85));
+    painter.rect_stroke(rect.shrink(12.0), 12.0, Stroke::new(2.0, p.accent), StrokeKind::Inside);
     painter.text(rect.center(), Align2::CENTER_CENTER, "Drop a clip to use its voice", theme::semibold(20.0), p.text);
 }
 

@@ -145,7 +145,7 @@ impl Library {
         library
     }
 
-    /// All of them: the samples first, then one's own in the order in which they came.
+    /// All of them: one's own first, the latest on top, then the one of the model, then the samples.
     pub fn clips(&self) -> &[Clip] {
         &self.clips
     }
@@ -195,10 +195,9 @@ impl Library {
         self.clips.retain(|clip| !matches!(clip.origin, Origin::Model(_)));
         if let Some((voice, model)) = voice {
             self.add("Built-in".to_owned(), format!("Came with {model}"), Origin::Model(voice));
-            self.clips.rotate_right(1);
         }
         if self.selected().is_none() {
-            self.selected = self.clips.first().map(|clip| clip.id);
+            self.selected = self.first_sample();
         }
     }
 
@@ -206,7 +205,7 @@ impl Library {
     pub fn remove(&mut self, id: ClipId) {
         self.clips.retain(|clip| clip.id != id || !clip.is_own());
         if self.selected().is_none() {
-            self.selected = self.clips.first().map(|clip| clip.id);
+            self.selected = self.first_sample();
         }
     }
 
@@ -223,14 +222,24 @@ impl Library {
     /// Files among the clips, the latest first.
     pub fn files(&self) -> Vec<PathBuf> {
         let path = |clip: &Clip| if let Origin::File(path) = &clip.origin { Some(path.clone()) } else { None };
-        self.clips.iter().rev().filter_map(path).collect()
+        self.clips.iter().filter_map(path).collect()
     }
 
     fn add(&mut self, name: String, about: String, origin: Origin) -> ClipId {
         let id = ClipId(self.next);
         self.next += 1;
-        self.clips.push(Clip { id, name, about, origin, reading: Reading::Unread, trim: 0.0..0.0, report: None });
+        let at = match &origin {
+            Origin::File(_) | Origin::Recording(_) => 0,
+            Origin::Model(_) => self.clips.iter().take_while(|clip| clip.is_own()).count(),
+            Origin::Sample(_) => self.clips.len(),
+        };
+        let clip = Clip { id, name, about, origin, reading: Reading::Unread, trim: 0.0..0.0, report: None };
+        self.clips.insert(at, clip);
         id
+    }
+
+    fn first_sample(&self) -> Option<ClipId> {
+        self.clips.iter().find(|clip| matches!(clip.origin, Origin::Sample(_))).map(|clip| clip.id)
     }
 }
 

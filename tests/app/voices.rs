@@ -7,8 +7,9 @@ use egui_kittest::kittest::{NodeT, Queryable};
 use myna::action::Action;
 use myna::player::PlayState;
 use myna::recorder::RecorderStatus;
+use myna::settings_file::SettingsFile;
 use myna::state::{OnDeck, VoiceState};
-use myna_engine::protocol::Event;
+use myna_engine::protocol::{Event, ModelInfo};
 
 use crate::fake::{Setting, Stage, embedded, turbo, voice};
 use crate::hand::{CTRL, chosen, click, press, wav};
@@ -101,8 +102,6 @@ fn a_file_that_is_no_sound_is_refused_in_words_and_nothing_breaks() {
     let state = stage.window.state().state();
     assert!(state.notices[0].text.contains("letter.wav is not an audio file"), "{:?}", state.notices);
     assert_eq!(state.voice, VoiceState::Unprepared);
-    stage.window.get_by_label("Walter").scroll_to_me();
-    stage.look();
     click(&mut stage, "Walter");
     stage.until("Walter", |app| matches!(app.state().voice, VoiceState::Ready { .. }));
 }
@@ -219,4 +218,42 @@ fn what_the_model_hears_of_a_clip_is_shown() {
     stage.window.get_by_label("Manner, 6 s");
     let stage = Stage::new().ready_with(turbo());
     stage.window.get_by_label("Manner, 15 s");
+}
+
+#[test]
+fn the_voice_of_a_model_is_listed_needs_no_clip_and_is_remembered() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = SettingsFile::at(folder.path().join("settings.json"));
+    let with_voice = || ModelInfo { builtin_voice: Some(voice("Built-in")), ..turbo() };
+    let mut stage = Stage::with(Setting { file: Some(file.clone()), ..Setting::default() }).ready_with(with_voice());
+    assert_eq!(chosen(&stage), "Walter", "it is not forced on anybody");
+    click(&mut stage, "Built-in");
+    stage.window.get_by_label_contains("came with the model, ready made");
+    assert_eq!(stage.speak("Hello.").voice.name, "Built-in");
+    drop(stage);
+    let mut stage = Stage::with(Setting { file: Some(file), ..Setting::default() });
+    stage.told_load();
+    stage.tell(Event::Loaded(Box::new(with_voice())));
+    stage.until("the voice", |app| matches!(app.state().voice, VoiceState::Ready { .. }));
+    assert_eq!(chosen(&stage), "Built-in");
+    stage.window.state_mut().act(Action::EmbeddedModel, Instant::now());
+    stage.look();
+    assert_eq!(chosen(&stage), "Walter", "it went with its model");
+}
+
+#[test]
+fn a_new_clip_is_on_top_of_the_list_and_in_sight() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut stage = Stage::with(Setting { size: [900.0, 600.0], ..Setting::default() }).ready();
+    for name in ["first.wav", "second.wav"] {
+        let path = wav(folder.path(), name, 2.0);
+        stage.window.state_mut().act(Action::DropFiles(vec![path]), Instant::now());
+        stage.told_prepare();
+        stage.until("the report", |app| app.state().clip().unwrap().report.is_some());
+        let row = stage.window.get_by_label(name.trim_end_matches(".wav")).rect();
+        let below = stage.window.get_by_label("Clip").rect();
+        assert!(row.top() >= 90.0 && row.bottom() <= below.top(), "{row:?} {below:?}");
+    }
+    let names: Vec<_> = stage.window.state().state().library.clips().iter().map(|clip| clip.name.clone()).collect();
+    assert_eq!(names[..3], ["second", "first", "Walter"]);
 }

@@ -136,7 +136,7 @@ mod tests {
             let characters: usize = galley.rows.iter().map(|row| row.char_count_including_newline().0).sum();
             assert_eq!(characters, text.chars().count());
             assert!(galley.rows.windows(2).all(|rows| rows[1].pos.y > rows[0].pos.y), "rows go down");
-            let inside = Rect::from_min_max(Pos2::ZERO, Pos2::new(501.0, f32::INFINITY));
+            let inside = Rect::from_min_max(Pos2::ZERO, Pos2::new(510.0, f32::INFINITY));
             assert!(galley.rows.iter().all(|row| inside.contains_rect(row.rect())));
         });
     }
