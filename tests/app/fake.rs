@@ -15,7 +15,8 @@ use myna::recorder::Microphone;
 use myna::settings_file::SettingsFile;
 use myna::state::Offers;
 use myna_engine::protocol::{
-    AudioChunk, Command, Event, JobId, ModelInfo, Precision, PrepareJob, SpeakJob, SpeakSettings, StageTimes, Stats,
+    AudioChunk, Command, DeviceKind, Event, JobId, ModelInfo, Precision, PrepareJob, SpeakJob, SpeakSettings,
+    StageTimes, Stats,
 };
 use myna_engine::voice::{Voice, VoiceS3Gen, VoiceT3};
 use myna_engine::{Engine, Variant};
@@ -150,7 +151,9 @@ pub struct Setting {
 
 impl Default for Setting {
     fn default() -> Self {
-        Self { size: [1240.0, 780.0], file: None, card: Card::default(), recordings: None, offers: Offers::default() }
+        // Pictures do not depend on what a build can do.
+        let offers = Offers { precisions: vec![Precision::F32], devices: vec![DeviceKind::Cpu] };
+        Self { size: [1240.0, 780.0], file: None, card: Card::default(), recordings: None, offers }
     }
 }
 
