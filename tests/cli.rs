@@ -187,6 +187,125 @@ fn texts_and_options_that_make_no_sense_are_refused() {
     refused(at, &["say", "--text", "Hi.", "--out", "no/such/out.wav"], "does not exist");
     refused(at, &["say", "--text", "Hi.", "--out", "out.doc"], ".wav or .flac");
     refused(at, &["say", "--out", "out.wav"], "--text");
+    refused(at, &["say", "--text", "Hi."], "--out FILE");
+    refused(at, &["convert", "--source", "out.wav"], "--out FILE");
+    say("Hi.", &["--rate", "22050"], "24000, 44100, 48000");
+    say("Hi.", &["--format", "pcm16"], "`--out -`");
+    refused(at, &["say", "--text", "Hi.", "--out", "-", "--format", "flac"], "FLAC cannot be piped");
+}
+
+/// The provenance that a file carries.
+fn provenance(bytes: &[u8]) -> Value {
+    let start = bytes.windows(12).position(|part| part == b"{\"software\":").expect("the file says where it is from");
+    let mut values = serde_json::Deserializer::from_slice(&bytes[start..]).into_iter::<Value>();
+    values.next().unwrap().unwrap()
+}
+
+#[test]
+fn every_kind_of_file_at_every_rate_says_where_it_is_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    done(at, &["voice", "prepare", &sample("pip"), "--out", "pip.safetensors", "--json"]);
+    let say = ["say", "--text", "Good morning.", "--voice", "pip.safetensors", "--seed", "11", "--json", "--out"];
+    let secs = done(at, &[&say[..], &["plain.wav"]].concat())["audio_secs"].as_f64().unwrap();
+    for (name, format, rate, bits) in [
+        ("a.wav", "wav16", 44_100, 16),
+        ("b.wav", "wav24", 48_000, 24),
+        ("c.wav", "wav32f", 24_000, 32),
+        ("d.flac", "flac", 48_000, 24),
+        ("e.flac", "flac", 24_000, 24),
+    ] {
+        done(at, &[&say[..], &[name, "--format", format, "--rate", &rate.to_string()]].concat());
+        let bytes = std::fs::read(at.join(name)).unwrap();
+        let about = provenance(&bytes);
+        assert_eq!(about["kind"], "AI-generated speech", "{about}");
+        assert_eq!(about["software"], format!("Myna {}", env!("CARGO_PKG_VERSION")));
+        assert_eq!((&about["voice"], &about["settings"]["seed"]), (&"pip".into(), &11.into()), "{about}");
+        for hash in ["model_hash", "voice_hash"] {
+            assert!(about[hash].as_str().unwrap().len() >= 32, "{hash}: {about}");
+        }
+        let pcm = myna::audio_file::decode(&at.join(name)).unwrap();
+        assert_eq!(pcm.sample_rate_hz, rate, "{name}");
+        assert!((pcm.samples.len() as f64 / f64::from(rate) - secs).abs() < 1e-3, "{name}");
+        if name.ends_with(".wav") {
+            assert_eq!(hound::WavReader::open(at.join(name)).unwrap().spec().bits_per_sample, bits);
+        }
+    }
+    let converted = ["convert", "--source", "plain.wav", "--voice", "pip.safetensors", "--out", "f.flac", "--rate", "44100"];
+    done(at, &[&converted[..], &["--json"]].concat());
+    assert_eq!(provenance(&std::fs::read(at.join("f.flac")).unwrap())["kind"], "AI-generated speech");
+}
+
+#[test]
+fn loudness_is_evened_out_if_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let say = ["say", "--text", "The weather will be warm and sunny.", "--voice", "Grace", "--json", "--out"];
+    done(at, &[&say[..], &["a.wav", "--normalize"]].concat());
+    let loudness = myna_engine::dsp::loudness::integrated_loudness(&samples(&at.join("a.wav")), 24_000).unwrap();
+    let peak = samples(&at.join("a.wav")).iter().fold(0.0f32, |a, s| a.max(s.abs()));
+    assert!((loudness + 16.0).abs() < 0.2 || (0.88..0.9).contains(&peak), "{loudness} LUFS, peak {peak}");
+    assert_eq!(done(at, &["watermark", "detect", "a.wav", "--json"])["watermarked"], true);
+}
+
+#[test]
+fn sound_goes_through_a_pipe_and_figures_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let say = ["say", "--text", "Good morning.", "--voice", "Pip", "--stream", "--json", "--out"];
+    done(at, &[&say[..], &["a.wav"]].concat());
+    let wanted = samples(&at.join("a.wav"));
+    let wav = myna(at, &[&say[..], &["-"]].concat());
+    let figures: Value = serde_json::from_slice(&wav.stderr).unwrap();
+    assert!(figures["ttfa_ms"].as_f64().unwrap() > 0.0, "{figures}");
+    assert_eq!(provenance(&wav.stdout)["kind"], "AI-generated speech");
+    let raw = myna(at, &[&say[..], &["-", "--format", "pcm16"]].concat()).stdout;
+    assert!(wav.stdout.starts_with(b"RIFF") && wav.stdout.ends_with(&raw), "a WAV is its header and the samples");
+    let heard: Vec<f32> = raw.as_chunks::<2>().0.iter().map(|b| f32::from(i16::from_le_bytes(*b)) / 32768.0).collect();
+    assert_eq!(heard, wanted);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "It was late. Nobody had come home yet, and the street lay empty. Then a door opened! ".repeat(20);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_myna"))
+        .args(["say", "--text", &text, "--voice", "Pip", "--stream", "--out", "-"])
+        .current_dir(folder.path())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut head = [0; 4096];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut head).unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_job_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = || std::fs::read_dir(folder.path()).unwrap().count();
+    let text = "It was late. Nobody had come home yet, and the street lay empty. Then a door opened! ".repeat(200);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_myna"))
+        .args(["say", "--text", &text, "--voice", "Pip", "--stream", "--out", "out.wav"])
+        .current_dir(folder.path())
+        .spawn()
+        .unwrap();
+    while files() == 0 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it began");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let done = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(done.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(files(), 0, "half a file was left");
+}
+
+fn sample(name: &str) -> String {
+    root().join(format!("assets/voices/{name}.flac")).to_str().unwrap().to_owned()
 }
 
 /// A folder of the tiny English model, complete but for what `spoil` does to it.

@@ -188,6 +188,7 @@ fn record(
     let begun = Instant::now();
     let mut heard = begun;
     let mut samples = Vec::new();
+    let mut counting = true;
     loop {
         std::thread::sleep(TICK);
         let order = told.load(Ordering::Relaxed);
@@ -207,6 +208,9 @@ fn record(
             samples.clear();
             RecorderStatus::Countdown { secs: left, level }
         } else {
+            if std::mem::take(&mut counting) {
+                tracing::info!("listening");
+            }
             RecorderStatus::Recording { secs: samples.len() as f32 / sample_rate_hz as f32, level }
         };
         *shown.lock().unwrap_or_else(PoisonError::into_inner) = status;

@@ -28,11 +28,12 @@ const BUILTIN_VOICE: &str = "conds.pt";
 /// Seconds of a clip that S3Gen hears.
 pub(crate) const S3GEN_REFERENCE_SECS: usize = 10;
 
-/// What a streamed utterance begins with; the same for every sentence in one voice.
+/// What a streamed utterance begins with; the same for every one in one voice.
 struct Primed {
     voice: Arc<Voice>,
     options: FlowOptions,
-    seed: u64,
+    /// The beginning of the prompt's noise, which tells recordings apart.
+    noise: Vec<f32>,
     state: S3GenState,
 }
 
@@ -221,21 +222,22 @@ impl Model {
     pub(crate) fn primed(
         &self,
         voice: &Arc<Voice>,
-        (options, seed): (&FlowOptions, u64),
+        options: &FlowOptions,
         run: &FlowRun<'_>,
     ) -> Result<S3GenState> {
+        let noise = run.noise.prompt_flow(0, 1);
         let mut kept = self.primed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(primed) = kept.as_ref()
             && primed.voice == *voice
             && primed.options == *options
-            && primed.seed == seed
+            && primed.noise == noise
         {
             return Ok(primed.state.clone());
         }
         *kept = None;
         let mut state = self.s3gen.start(&self.reference(voice)?, options)?;
         self.s3gen.prime(&mut state, run)?;
-        *kept = Some(Primed { voice: voice.clone(), options: *options, seed, state: state.clone() });
+        *kept = Some(Primed { voice: voice.clone(), options: *options, noise, state: state.clone() });
         Ok(state)
     }
 

@@ -15,6 +15,12 @@ pub trait NoiseSource: std::fmt::Debug + Send + Sync {
     /// the first frame of the prompt; row-major `(frames, 80)`.
     fn flow(&self, sentence: usize, start: usize, frames: usize) -> Vec<f32>;
 
+    /// The flow's noise of the prompt's own frames: the same for every sentence and every seed, so that a voice is worked
+    /// through once and not anew for each utterance.
+    fn prompt_flow(&self, start: usize, frames: usize) -> Vec<f32> {
+        self.flow(0, start, frames)
+    }
+
     /// Initial phases of the harmonics, uniform in `(-pi, pi)`; the first is 0.
     fn phases(&self, sentence: usize, harmonics: usize) -> Vec<f32>;
 
@@ -78,6 +84,10 @@ impl NoiseSource for SeededNoise {
         out
     }
 
+    fn prompt_flow(&self, start: usize, frames: usize) -> Vec<f32> {
+        Self::new(0).flow(0, start, frames)
+    }
+
     fn phases(&self, sentence: usize, harmonics: usize) -> Vec<f32> {
         let draw = |h: usize| open_unit(self.block(Purpose::Phase, sentence, h as u64)[0]) * 2.0 * PI - PI;
         (0..harmonics).map(|h| if h == 0 { 0.0 } else { draw(h) }).collect()
@@ -131,6 +141,7 @@ mod tests {
         let source = noise.source(0, 0, 100, 9);
         assert_eq!(source[13 * 9..50 * 9], noise.source(0, 13, 37, 9)[..]);
         assert_ne!(whole, noise.flow(1, 0, 10));
+        assert_eq!(noise.prompt_flow(2, 9), SeededNoise::new(8).prompt_flow(2, 9));
         assert_ne!(whole, SeededNoise::new(8).flow(0, 0, 10));
     }
 

@@ -36,6 +36,13 @@ impl JobId {
 #[derive(Debug, Clone, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 
+/// A flag that somebody else raises, such as a signal handler.
+impl From<Arc<AtomicBool>> for CancelToken {
+    fn from(flag: Arc<AtomicBool>) -> Self {
+        Self(flag)
+    }
+}
+
 impl CancelToken {
     /// Asks the job to stop.
     pub fn cancel(&self) {

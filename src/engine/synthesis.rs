@@ -165,6 +165,9 @@ impl Synthesis {
     /// [`Error::Cancelled`] if asked to stop, or what went wrong; the synthesis is of no more use then.
     pub fn next_chunk(&mut self, progress: &mut dyn FnMut(&Stats)) -> Result<Option<AudioChunk>> {
         loop {
+            if self.request.cancel.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
             if self.at == self.sentences.len() {
                 return self.finish();
             }
@@ -240,9 +243,8 @@ impl Synthesis {
         let request = &self.request;
         let state = self.model.lanes.all.install(|| {
             let cancelled = || request.cancel.is_cancelled();
-            // The prompt's noise is that of the first sentence for all of them.
-            let run = FlowRun { noise: &*request.noise, sentence: 0, cancelled: &cancelled };
-            self.model.primed(&request.voice, (&self.flow_options, request.settings.seed), &run)
+            let run = FlowRun { noise: &*request.noise, sentence: self.at, cancelled: &cancelled };
+            self.model.primed(&request.voice, &self.flow_options, &run)
         })?;
         self.stages.flow += ms(started);
         self.primed = Some(state.clone());

@@ -12,6 +12,9 @@ use myna::state::{ExportChoice, Settings, ThemeChoice};
 use myna_engine::dsp::resample::resample;
 use myna_engine::protocol::Pcm;
 
+/// Rate of everything the sound server plays and records.
+pub const RATE_HZ: u32 = 48_000;
+
 /// A process that ends with the test.
 pub struct Process(Child);
 
@@ -26,7 +29,8 @@ impl Drop for Process {
 pub struct Desk {
     app: Process,
     window: String,
-    speaking: Vec<Process>,
+    speaking: Option<Process>,
+    _ears: [Process; 2],
     _sound: Process,
     _screen: Process,
     environment: Vec<(String, String)>,
@@ -64,6 +68,8 @@ impl Desk {
         environment.push(("PATH".to_owned(), format!("{}:{path}", at("bin"))));
         private(Path::new(&runtime));
         let sound = sound_server(&runtime, &environment);
+        let ears = ["spk.monitor", "mic"].map(|source| listen(folder.path(), source, &environment));
+        at_ease(&environment);
         dialog_program(&folder.path().join("bin/zenity"), &folder.path().join("saved.wav"));
         settings(&folder.path().join("config/myna/settings.json"));
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
@@ -77,7 +83,8 @@ impl Desk {
         let mut desk = Self {
             app: Process(app),
             window: String::new(),
-            speaking: Vec::new(),
+            speaking: None,
+            _ears: ears,
             _sound: sound,
             _screen: screen,
             environment,
@@ -100,15 +107,15 @@ impl Desk {
         self.run("xdotool", &["windowfocus", &self.window]);
     }
 
+    // What is done with mouse and keyboard waits in the display's queue and is seen in this order, however late.
+
     pub fn click(&self, x: u32, y: u32) {
         let (x, y) = (x.to_string(), y.to_string());
         self.run("xdotool", &["mousemove", "--window", &self.window, &x, &y, "click", "1"]);
-        std::thread::sleep(Duration::from_millis(400));
     }
 
     pub fn type_text(&self, text: &str) {
         self.run("xdotool", &["type", "--delay", "12", text]);
-        std::thread::sleep(Duration::from_millis(400));
     }
 
     pub fn key(&self, key: &str) {
@@ -130,52 +137,51 @@ impl Desk {
         self.log().lines().rfind(|line| line.contains(text)).unwrap_or_default().to_owned()
     }
 
-    /// Records what the loudspeakers play.
-    pub fn record_monitor(&self) -> Process {
-        let file = std::fs::File::create(self.folder.path().join("monitor.raw")).unwrap();
-        let arguments =
-            ["-d", "spk.monitor", "--latency-msec=50", "--format=float32le", "--rate=48000", "--channels=2", "--raw"];
-        let parec = hurried("parec", &self.environment).args(arguments).stdout(file).spawn();
-        let parec = Process(parec.unwrap_or_else(|e| panic!("parec (package pulseaudio-utils) is needed: {e}")));
-        // A null sink renders its first two seconds ahead; what is played into them is lost.
-        std::thread::sleep(Duration::from_millis(2500));
-        parec
+    /// Samples of the loudspeakers recorded so far.
+    pub fn played(&self) -> usize {
+        std::fs::metadata(self.folder.path().join("spk.monitor")).unwrap().len() as usize / 4
     }
 
-    /// Ends the recording; interleaved samples.
-    pub fn stop_recording(&self, parec: Process) -> Vec<f32> {
-        std::thread::sleep(Duration::from_millis(700));
-        self.run("kill", &["-INT", &parec.0.id().to_string()]);
-        std::thread::sleep(Duration::from_millis(300));
-        drop(parec);
-        let bytes = std::fs::read(self.folder.path().join("monitor.raw")).unwrap();
-        bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    /// What the loudspeakers played since there were `from` samples, and some silence behind it.
+    pub fn heard_since(&self, from: usize) -> Vec<f32> {
+        self.await_growth("spk.monitor", 0.7);
+        let bytes = std::fs::read(self.folder.path().join("spk.monitor")).unwrap();
+        bytes.as_chunks::<4>().0[from..].iter().map(|b| f32::from_le_bytes(*b)).collect()
+    }
+
+    /// Waits until so many seconds more have been recorded.
+    pub fn await_growth(&self, source: &str, secs: f32) {
+        let length = || std::fs::metadata(self.folder.path().join(source)).unwrap().len() as usize / 4;
+        let until = length() + (secs * RATE_HZ as f32) as usize;
+        let begun = Instant::now();
+        while length() < until {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the sound server stands still");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Has all sample voices speak into the microphone, one after the other.
     pub fn say_into_microphone(&mut self) -> Pcm {
-        self.speaking.clear();
+        self.speaking = None;
         let mut samples = Vec::new();
         for clip in Library::with_samples().clips() {
             let pcm = read(&clip.origin).unwrap().pcm;
-            samples.extend(resample(&pcm.samples, pcm.sample_rate_hz, 48_000).unwrap());
+            samples.extend(resample(&pcm.samples, pcm.sample_rate_hz, RATE_HZ).unwrap());
         }
         let path = self.folder.path().join("said.wav");
         let spec = hound::WavSpec {
             channels: 1,
-            sample_rate: 48_000,
+            sample_rate: RATE_HZ,
             bits_per_sample: 32,
             sample_format: hound::SampleFormat::Float,
         };
         let mut writer = hound::WavWriter::create(&path, spec).unwrap();
         samples.iter().for_each(|s| writer.write_sample(*s).unwrap());
         writer.finalize().unwrap();
-        let paplay =
-            hurried("paplay", &self.environment).args(["--latency-msec=50", "-d", "micsink"]).arg(&path).spawn();
-        self.speaking
-            .push(Process(paplay.unwrap_or_else(|e| panic!("paplay (package pulseaudio-utils) is needed: {e}"))));
-        std::thread::sleep(Duration::from_millis(2500));
-        Pcm { samples, sample_rate_hz: 48_000 }
+        let paplay = hurried("paplay", &self.environment).args(["-d", "micsink"]).arg(&path).spawn();
+        self.speaking =
+            Some(Process(paplay.unwrap_or_else(|e| panic!("paplay (package pulseaudio-utils) is needed: {e}"))));
+        Pcm { samples, sample_rate_hz: RATE_HZ }
     }
 
     pub fn save_path(&self) -> PathBuf {
@@ -245,6 +251,32 @@ fn screen() -> (Process, String) {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     (Process(child), format!(":{}", line.trim()))
+}
+
+/// Records a source into a file of its name, mono, from now on.
+fn listen(folder: &Path, source: &str, environment: &[(String, String)]) -> Process {
+    let file = std::fs::File::create(folder.join(source)).unwrap();
+    let arguments = ["-d", source, "--latency-msec=50", "--format=float32le", "--rate=48000", "--channels=1", "--raw"];
+    let parec = hurried("parec", environment).args(arguments).stdout(file).spawn();
+    Process(parec.unwrap_or_else(|e| panic!("parec (package pulseaudio-utils) is needed: {e}")))
+}
+
+/// Waits until what is played is heard soon: a null sink renders two seconds ahead until somebody listens closely, and
+/// what is played into these two seconds is lost.
+fn at_ease(environment: &[(String, String)]) {
+    let begun = Instant::now();
+    loop {
+        let output = command("pactl", environment).args(["list", "sinks"]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let latencies = text.lines().filter_map(|line| line.trim().strip_prefix("Latency: "));
+        let latencies: Vec<u32> =
+            latencies.filter_map(|rest| rest.split_whitespace().next()?.parse().ok()).collect();
+        if latencies.len() == 2 && latencies.iter().all(|&usec| usec < 100_000) {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "the sound server is never at ease: {text}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// A sound server of our own, with loudspeakers that are recorded and a microphone that is played into.

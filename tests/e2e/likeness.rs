@@ -7,11 +7,6 @@ pub struct Likeness {
     pub correlation: f64,
 }
 
-/// One channel of interleaved frames.
-pub fn first_channel(samples: &[f32], channels: usize) -> Vec<f32> {
-    samples.iter().step_by(channels).copied().collect()
-}
-
 /// Aligns `wanted` with a recording of it by their beginnings, and then exactly.
 pub fn compare(recording: &[f32], wanted: &[f32]) -> Result<Likeness, String> {
     let peak = wanted.iter().fold(0.0f32, |a, s| a.max(s.abs()));

@@ -10,13 +10,12 @@ mod likeness;
 
 use std::time::Duration;
 
-use desk::Desk;
-use likeness::{compare, find, first_channel, longest_dropout_secs};
+use desk::{Desk, RATE_HZ};
+use likeness::{compare, find, longest_dropout_secs};
 use myna::audio_file::decode;
 use myna_engine::dsp::resample::resample;
 
 const TEXT: &str = "The rain had stopped before dawn. Somebody was whistling in the harbour.";
-const RATE_HZ: u32 = 48_000;
 
 /// A machine that is busy with other things may starve even the sound server; that is not what is tested.
 const CHANCES: usize = 3;
@@ -47,10 +46,10 @@ fn chances(what: &str, mut so: impl FnMut(usize) -> Result<String, String>) {
 
 /// Speaks, records the loudspeakers meanwhile, saves, and compares.
 fn speak(desk: &mut Desk, chance: usize) -> Result<String, String> {
-    let monitor = desk.record_monitor();
+    let before = desk.played();
     desk.key("ctrl+Return");
     desk.await_line("heard to the end", chance, Duration::from_secs(180));
-    let heard = first_channel(&desk.stop_recording(monitor), 2);
+    let heard = desk.heard_since(before);
     desk.key("ctrl+s");
     desk.await_line("saved", chance, Duration::from_secs(30));
     let saved = decode(&desk.save_path()).unwrap();
@@ -76,7 +75,8 @@ fn speak(desk: &mut Desk, chance: usize) -> Result<String, String> {
 fn record(desk: &mut Desk, chance: usize) -> Result<String, String> {
     let said = desk.say_into_microphone();
     desk.key("ctrl+r");
-    std::thread::sleep(Duration::from_secs_f32(myna::recorder::COUNTDOWN_SECS + 5.0));
+    desk.await_line("listening", chance, Duration::from_secs(60));
+    desk.await_growth("mic", 5.0);
     desk.key("ctrl+r");
     desk.await_line("recorded", chance, Duration::from_secs(20));
     let recorded = decode(&desk.recording_path(chance)).unwrap();

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
-use myna_engine::dsp::loudness::gain_to;
 use myna_engine::dsp::resample::resample;
 use myna_engine::protocol::{LoadRequest, Pcm, SAMPLE_RATE_HZ, SpeakSettings};
 
@@ -18,8 +17,6 @@ use crate::player::{PlayState, Take};
 use crate::recorder::Recorder;
 use crate::state::{ExportChoice, JobState, ModelState, OnDeck, Tone, VoiceState, estimated_secs};
 
-/// Loudness of saved files that ask for it.
-const EVEN_LUFS: f64 = -16.0;
 /// Clips of one's own that settings remember.
 const REMEMBERED_CLIPS: usize = 24;
 
@@ -474,11 +471,7 @@ impl TakeSource {
 fn write(path: &Path, pcm: &Pcm, choice: ExportChoice, provenance: &Provenance) -> Result<()> {
     let mut samples = resample(&pcm.samples, pcm.sample_rate_hz, choice.rate_hz)?;
     if choice.normalize {
-        let gain = gain_to(&samples, choice.rate_hz, EVEN_LUFS);
-        let peak = samples.iter().fold(0.0f32, |a, s| a.max(s.abs()));
-        // Never into clipping: a decibel below full scale is the most.
-        let gain = gain.min(0.89 / peak.max(1e-6));
-        samples.iter_mut().for_each(|sample| *sample *= gain);
+        export::even_out(&mut samples, choice.rate_hz);
     }
     Ok(export::save(path, &samples, choice.rate_hz, choice.kind, provenance)?)
 }

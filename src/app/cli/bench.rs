@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
+use myna_engine::dsp::mel::s3gen_mel;
 use myna_engine::model::Model;
 use myna_engine::nn::{LayerError, LayerErrors};
 use myna_engine::noise::SeededNoise;
@@ -13,8 +14,9 @@ use myna_engine::synthesis::{SpeakRequest, Synthesis};
 use myna_engine::trace::Trace;
 use serde::Serialize;
 
+use super::job::VoiceChoice;
 use super::report::{peak_rss_bytes, print_json, print_line};
-use super::say::{SettingsArgs, VoiceChoice};
+use super::say::SettingsArgs;
 use super::{ModelArgs, PrecisionArg};
 
 /// Options of `myna bench`.
@@ -66,6 +68,11 @@ struct BenchReport {
     rtf: f64,
     streamed_ttfa_ms: f64,
     streamed_rtf: f64,
+    /// Processor time of one run, in one go and streamed; the voice's own time is in neither.
+    cpu_ms: f64,
+    streamed_cpu_ms: f64,
+    /// Mean difference of the log-mel of the streamed sound from that made in one go.
+    streamed_log_mel_distance: f64,
     peak_rss_bytes: u64,
     load_average: f64,
 }
@@ -117,15 +124,16 @@ fn figures(r: &BenchReport) -> [(&'static str, f64); 9] {
 struct Side {
     model: Arc<Model>,
     voice_ms: Vec<f64>,
-    whole: Vec<Stats>,
-    streamed: Vec<Stats>,
+    whole: Vec<Run>,
+    streamed: Vec<Run>,
+    distance: f64,
 }
 
 impl Side {
     fn load(args: &BenchArgs, request: LoadRequest) -> anyhow::Result<Self> {
         anyhow::ensure!(args.runs > 0, "--runs must be at least 1");
         let model = Arc::new(Model::load(&request, &mut |_, _| ())?);
-        Ok(Self { model, voice_ms: Vec::new(), whole: Vec::new(), streamed: Vec::new() })
+        Ok(Self { model, voice_ms: Vec::new(), whole: Vec::new(), streamed: Vec::new(), distance: 0.0 })
     }
 
     fn run(&mut self, args: &BenchArgs, keep: bool) -> anyhow::Result<()> {
@@ -134,6 +142,7 @@ impl Side {
         let ms = started.elapsed().as_secs_f64() * 1e3;
         let whole = speak(args, &self.model, &voice, Delivery::OneShot)?;
         let streamed = speak(args, &self.model, &voice, Delivery::Streamed)?;
+        self.distance = log_mel_distance(&whole.samples, &streamed.samples)?;
         if keep {
             self.voice_ms.push(ms);
             self.whole.push(whole);
@@ -143,8 +152,9 @@ impl Side {
     }
 
     fn report(&self, args: &BenchArgs) -> BenchReport {
-        let of = |pick: fn(&Stats) -> f64| median(self.whole.iter().map(pick).collect());
-        let live = |pick: fn(&Stats) -> f64| median(self.streamed.iter().map(pick).collect());
+        let of = |pick: fn(&Stats) -> f64| median(self.whole.iter().map(|run| pick(&run.stats)).collect());
+        let live = |pick: fn(&Stats) -> f64| median(self.streamed.iter().map(|run| pick(&run.stats)).collect());
+        let cpu = |runs: &[Run]| median(runs.iter().map(|run| run.cpu_ms).collect());
         let info = self.model.info();
         BenchReport {
             variant: info.variant.spec().name,
@@ -164,6 +174,9 @@ impl Side {
             rtf: of(|s| s.rtf),
             streamed_ttfa_ms: live(|s| s.ttfa_ms),
             streamed_rtf: live(|s| s.rtf),
+            cpu_ms: cpu(&self.whole),
+            streamed_cpu_ms: cpu(&self.streamed),
+            streamed_log_mel_distance: self.distance,
             peak_rss_bytes: peak_rss_bytes(),
             load_average: load_average(),
         }
@@ -214,12 +227,20 @@ fn layers(args: &BenchArgs) -> anyhow::Result<()> {
     print_line(out.trim_end())
 }
 
+/// One run.
+struct Run {
+    stats: Stats,
+    cpu_ms: f64,
+    samples: Vec<f32>,
+}
+
 fn speak(
     args: &BenchArgs,
     model: &Arc<Model>,
     voice: &Arc<myna_engine::Voice>,
     delivery: Delivery,
-) -> anyhow::Result<Stats> {
+) -> anyhow::Result<Run> {
+    let begun = cpu_ms();
     let mut settings = args.settings.over(&model.info().defaults);
     settings.max_tokens = args.tokens;
     let request = SpeakRequest {
@@ -234,8 +255,27 @@ fn speak(
         force_tokens: (0..args.tokens as u32).map(|i| (i * 37) % 6561).collect(),
     };
     let mut synthesis = Synthesis::start(model, request)?;
-    while synthesis.next_chunk(&mut |_| ())?.is_some() {}
-    Ok(synthesis.stats())
+    let mut samples = Vec::new();
+    while let Some(chunk) = synthesis.next_chunk(&mut |_| ())? {
+        samples.extend(chunk.samples);
+    }
+    Ok(Run { stats: synthesis.stats(), cpu_ms: cpu_ms() - begun, samples })
+}
+
+fn log_mel_distance(one: &[f32], other: &[f32]) -> anyhow::Result<f64> {
+    let (one, other) = (s3gen_mel(one)?, s3gen_mel(other)?);
+    let differences = one.data.iter().zip(&other.data).map(|(a, b)| f64::from((a - b).abs()));
+    Ok(differences.sum::<f64>() / one.data.len().max(1) as f64)
+}
+
+/// Processor time of this process so far; 0 where the system does not say.
+fn cpu_ms() -> f64 {
+    /// Fields of `/proc/self/stat` behind the name, which may hold blanks; in hundredths of a second.
+    const USER_AND_SYSTEM: std::ops::Range<usize> = 11..13;
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = text.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
+    let ticks = fields.skip(USER_AND_SYSTEM.start).take(USER_AND_SYSTEM.len());
+    ticks.filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() * 10.0
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -269,6 +309,10 @@ fn table(r: &BenchReport) -> String {
     out += &row("watermark", r.watermark_ms, String::new());
     out += &row("streamed, first sound", r.streamed_ttfa_ms, String::new());
     out += &format!("real-time factor      {:>9.3}      streamed {:.3}\n", r.rtf, r.streamed_rtf);
+    let (cpu, live) = (r.cpu_ms, r.streamed_cpu_ms);
+    let times = live / cpu.max(1e-9);
+    out += &format!("processor time        {cpu:>9.0} ms   streamed {live:.0} ms, {times:.2} times as much\n");
+    out += &format!("streamed, log-mel     {:>9.3}      away from that in one go\n", r.streamed_log_mel_distance);
     out += &format!("peak memory           {:>9.0} MB", r.peak_rss_bytes as f64 / 1e6);
     out
 }

@@ -1,18 +1,13 @@
 //! `myna convert`: say a recording again in another voice.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::Args;
 use myna_engine::convert::ConvertRequest;
-use myna_engine::model::Model;
-use myna_engine::protocol::{CancelToken, SAMPLE_RATE_HZ};
+use myna_engine::protocol::SpeakSettings;
 
-use super::ModelArgs;
-use super::report::{Report, print_json, print_line};
-use super::say::{ReplayArgs, VoiceChoice, check_out, format_of, provenance};
+use super::job::JobArgs;
 use crate::audio_file::decode;
-use crate::export::save;
 
 /// Options of `myna convert`.
 #[derive(Debug, Args)]
@@ -21,46 +16,35 @@ pub struct ConvertArgs {
     #[arg(long)]
     source: PathBuf,
     #[command(flatten)]
-    voice: VoiceChoice,
-    #[command(flatten)]
-    model: ModelArgs,
-    /// Where to write the sound: .wav or .flac.
-    #[arg(long)]
-    out: PathBuf,
+    job: JobArgs,
     /// Seed of every random choice.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Flow steps.
     #[arg(long)]
     steps: Option<usize>,
-    /// Print one JSON object with all figures.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    replay: ReplayArgs,
 }
 
 /// Runs the command.
 pub fn run(args: &ConvertArgs) -> anyhow::Result<()> {
-    let format = format_of(&args.out)?;
-    check_out(&args.out)?;
+    args.job.output.check(false)?;
     let source = decode(&args.source)?;
-    let trace = args.replay.trace()?;
-    let model = Arc::new(Model::load(&args.model.request(), &mut |_, _| ())?);
-    let mut settings = model.info().defaults.clone();
-    settings.seed = args.seed;
-    settings.steps = args.steps.unwrap_or(settings.steps);
-    let (voice, voice_ms) = args.voice.load(&model, &trace)?;
+    let settings = |defaults: &SpeakSettings| SpeakSettings {
+        seed: args.seed,
+        steps: args.steps.unwrap_or(defaults.steps),
+        ..defaults.clone()
+    };
+    let mut job = args.job.begin(settings)?;
     let request = ConvertRequest {
         source,
-        voice: voice.clone(),
-        steps: settings.steps,
-        cancel: CancelToken::default(),
-        noise: args.replay.noise(args.seed)?,
-        trace,
+        voice: job.voice.clone(),
+        steps: job.settings.steps,
+        cancel: job.cancel.clone(),
+        noise: job.noise.clone(),
+        trace: job.trace.clone(),
     };
-    let (samples, stats) = model.convert(&request)?;
-    save(&args.out, &samples, SAMPLE_RATE_HZ, format, &provenance(&model, &voice, &settings))?;
-    let report = Report::new(model.info(), &stats, voice_ms, args.seed, 0);
-    if args.json { print_json(&report) } else { print_line(&format!("{}: {}", args.out.display(), report.line())) }
+    let (samples, stats) = job.model.convert(&request)?;
+    job.sink.push(&samples)?;
+    let report = job.report(stats);
+    args.job.end(job.sink, &report)
 }

@@ -12,6 +12,8 @@ use myna_engine::{Error, Variant};
 mod bench;
 mod convert;
 mod inspect;
+mod job;
+mod output;
 mod play;
 mod report;
 mod say;
@@ -143,9 +145,21 @@ pub fn run(window: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     }
 }
 
-#[allow(clippy::print_stderr)]
+/// Exit code of a program that was interrupted.
+const INTERRUPTED: u8 = 130;
+
 fn report_error(error: &anyhow::Error) -> ExitCode {
-    eprintln!("myna: {error:#}");
-    let bad_input = error.chain().filter_map(|e| e.downcast_ref::<Error>()).any(Error::is_bad_input);
-    ExitCode::from(if bad_input { 2 } else { 1 })
+    let ours = || error.chain().filter_map(|e| e.downcast_ref::<Error>());
+    if ours().any(|e| matches!(e, Error::Cancelled)) {
+        return ExitCode::from(INTERRUPTED);
+    }
+    let broken = |e: &(dyn std::error::Error + 'static)| {
+        e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+    };
+    if error.chain().any(broken) {
+        // Whoever reads has heard enough.
+        return ExitCode::SUCCESS;
+    }
+    report::print_note(&format!("myna: {error:#}"));
+    ExitCode::from(if ours().any(Error::is_bad_input) { 2 } else { 1 })
 }

@@ -3,15 +3,26 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Sender, unbounded};
-use myna_engine::protocol::AudioChunk;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use myna_engine::protocol::{AudioChunk, CancelToken};
 
+use super::report::print_note;
 use crate::player::{DeviceState, PlayState, Player, SystemOutput, Take};
 
 /// Plays one utterance.
 pub struct Speaker {
     player: Player,
     audio: Sender<AudioChunk>,
+    chunks: Receiver<AudioChunk>,
+    expected_secs: f32,
+}
+
+/// What playing was like.
+pub struct Heard {
+    /// Times that it ran dry.
+    pub underruns: usize,
+    /// From the request to the first sample that the device took.
+    pub first_ms: Option<f64>,
 }
 
 impl Speaker {
@@ -19,8 +30,12 @@ impl Speaker {
     pub fn open(expected_secs: f32) -> anyhow::Result<Self> {
         let player = Player::new(Box::new(SystemOutput), None, 1.0, Arc::new(|| ()))?;
         let (audio, chunks) = unbounded();
-        player.begin(Take::new(), chunks, Some(Instant::now()), expected_secs);
-        Ok(Self { player, audio })
+        Ok(Self { player, audio, chunks, expected_secs })
+    }
+
+    /// Waits for sound that was `asked` for.
+    pub fn begin(&self, asked: Instant) {
+        self.player.begin(Take::new(), self.chunks.clone(), Some(asked), self.expected_secs);
     }
 
     /// More sound.
@@ -29,19 +44,24 @@ impl Speaker {
         let _ = self.audio.send(chunk.clone());
     }
 
-    /// Waits until `secs` of sound have been heard; says why if there is no device. Returns how often it ran dry.
-    #[allow(clippy::print_stderr)]
-    pub fn finish(self, secs: f64) -> usize {
-        drop(self.audio);
+    /// Waits until `secs` of sound have been heard, or for nobody any more; says why if there is no device.
+    pub fn finish(self, secs: f64, cancel: &CancelToken) -> Heard {
+        let Self { player, audio, chunks, .. } = self;
+        drop((audio, chunks));
         let deadline = Instant::now() + Duration::from_secs_f64(2.0 * secs + 5.0);
         loop {
-            let status = self.player.status();
-            if let DeviceState::Missing { why } = &status.device {
-                eprintln!("myna: nothing is heard: {why}");
-                return status.underruns as usize;
+            let status = player.status();
+            let missing = match &status.device {
+                DeviceState::Missing { why } => Some(why),
+                _ => None,
+            };
+            if let Some(why) = missing {
+                print_note(&format!("myna: nothing is heard: {why}"));
             }
-            if status.state == PlayState::Ended || Instant::now() > deadline {
-                return status.underruns as usize;
+            let over = status.state == PlayState::Ended || cancel.is_cancelled() || Instant::now() > deadline;
+            if missing.is_some() || over {
+                let first_ms = status.first_audio.map(|first| first.as_secs_f64() * 1e3);
+                return Heard { underruns: status.underruns as usize, first_ms };
             }
             std::thread::sleep(Duration::from_millis(30));
         }

@@ -2,71 +2,61 @@
 
 use std::io::Write;
 
-use myna_engine::protocol::{ModelInfo, StageTimes, Stats};
+use myna_engine::protocol::{ModelInfo, Stats};
 use serde::Serialize;
 
 /// Figures of one job. Names are stable.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Seconds of sound.
-    pub audio_secs: f64,
-    /// Seconds of work per second of sound.
-    pub rtf: f64,
-    /// To the first sound.
-    pub ttfa_ms: f64,
-    /// Speech tokens.
-    pub tokens: usize,
-    /// Speech tokens per second of T3's own time.
-    pub tokens_per_sec: f64,
-    /// Milliseconds in each stage.
-    pub stages: StageTimes,
+    /// The engine's.
+    #[serde(flatten)]
+    stats: Stats,
     /// Seed of every random choice.
-    pub seed: u64,
+    seed: u64,
     /// Member of the family.
-    pub variant: &'static str,
+    variant: &'static str,
     /// How weights are stored.
-    pub precision: &'static str,
+    precision: &'static str,
     /// Processor in words.
-    pub device: String,
+    device: String,
     /// Number of threads.
-    pub threads: usize,
+    threads: usize,
     /// Largest resident size so far.
-    pub peak_rss_bytes: u64,
+    peak_rss_bytes: u64,
     /// Times that playback ran dry.
     pub underruns: usize,
+    /// From the request to the first sample that the sound device took, where one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heard_ms: Option<f64>,
     /// Time to load the model.
-    pub load_ms: f64,
-    /// Sentences spoken.
-    pub sentences: usize,
+    load_ms: f64,
 }
 
 impl Report {
-    /// Of finished figures.
-    pub fn new(info: &ModelInfo, stats: &Stats, voice_ms: f64, seed: u64, underruns: usize) -> Self {
+    /// Of finished figures; preparing the voice took `voice_ms` more.
+    pub fn new(info: &ModelInfo, mut stats: Stats, voice_ms: f64, seed: u64) -> Self {
+        stats.stages.voice += voice_ms;
         Self {
-            audio_secs: stats.audio_secs,
-            rtf: stats.rtf,
-            ttfa_ms: stats.ttfa_ms,
-            tokens: stats.tokens,
-            tokens_per_sec: stats.tokens_per_sec,
-            stages: StageTimes { voice: stats.stages.voice + voice_ms, ..stats.stages },
+            stats,
             seed,
             variant: info.variant.spec().name,
             precision: info.precision.name(),
             device: info.device.clone(),
             threads: info.threads,
             peak_rss_bytes: peak_rss_bytes(),
-            underruns,
+            underruns: 0,
+            heard_ms: None,
             load_ms: info.load_ms,
-            sentences: stats.sentences,
         }
     }
 
     /// One line for people.
     pub fn line(&self) -> String {
+        let Stats { audio_secs, rtf, ttfa_ms, tokens_per_sec, .. } = self.stats;
+        let first = self.heard_ms.unwrap_or(ttfa_ms);
         format!(
-            "{:.2} s of sound, {:.2} times its length to make, first sound after {:.0} ms, {:.0} tokens/s",
-            self.audio_secs, self.rtf, self.ttfa_ms, self.tokens_per_sec
+            "{audio_secs:.2} s of sound, {rtf:.2} times its length to make, first sound after {first:.0} ms, \
+             {tokens_per_sec:.0} tokens/s"
         )
     }
 }
@@ -88,6 +78,12 @@ pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
 /// If nobody reads.
 pub fn print_line(line: &str) -> anyhow::Result<()> {
     Ok(writeln!(std::io::stdout().lock(), "{line}")?)
+}
+
+/// Says something beside the sound, on standard error.
+#[allow(clippy::print_stderr)]
+pub fn print_note(text: &str) {
+    eprintln!("{text}");
 }
 
 /// The largest resident size of this process so far; 0 where the system does not say.

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::{Args, Subcommand};
+use myna_engine::files::AtomicFile;
 use myna_engine::model::Model;
 use myna_engine::protocol::CancelToken;
 use myna_engine::trace::Trace;
 
 use super::ModelArgs;
 use super::report::{print_json, print_line};
-use super::say::check_out;
 use crate::audio_file::decode;
 
 /// Options of `myna voice`.
@@ -49,7 +49,8 @@ struct PrepareArgs {
 /// Runs the command.
 pub fn run(args: &VoiceArgs) -> anyhow::Result<()> {
     let VoiceCommand::Prepare(args) = &args.command;
-    check_out(&args.out)?;
+    // Refused before the work, not after.
+    drop(AtomicFile::create(&args.out)?);
     let clip = decode(&args.clip)?;
     let model = Model::load(&args.model.request(), &mut |_, _| ())?;
     let stem = args.clip.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();

@@ -6,7 +6,7 @@
 //! Rows at the end of a stretch may be provisional: they are computed, and seen where the mask lets them, but leave no
 //! trace.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use super::config::Chunks;
 use crate::error::{Error, Result};
@@ -17,6 +17,9 @@ use crate::nn::{Conv1d, Mask};
 pub(super) struct Carry {
     streaming: bool,
     chunks: Option<Chunks>,
+    ends: Option<Ends>,
+    /// Whether keys and values are kept in 16 bits (the first half of an f32).
+    halved: bool,
     slots: Vec<Slot>,
     cursor: usize,
     provisional: usize,
@@ -26,13 +29,32 @@ pub(super) struct Carry {
     next: usize,
 }
 
+/// What is remembered where no chunk rule says it: the `first` oldest rows and the `last` newest ones. Later rows see
+/// them as if nothing had been between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ends {
+    pub first: usize,
+    pub last: usize,
+}
+
+impl Ends {
+    /// The same where every row has become `ratio`.
+    pub(super) fn scaled(self, ratio: usize) -> Self {
+        Self { first: self.first * ratio, last: self.last * ratio }
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Slot {
     /// The last input rows of a convolution, `(B, kernel - 1, C)`.
     Rows(Tensor),
-    /// Keys and values, `(B, T, H, D)` each.
-    Keys(Tensor, Tensor),
+    /// Keys and values: the oldest, which never change once they are all there and are shared by all clones, then the
+    /// newest.
+    Keys { first: Option<KeysValues>, last: Option<KeysValues> },
 }
+
+/// Keys and values, `(B, T, H, D)` each.
+type KeysValues = (Tensor, Tensor);
 
 /// Where the rows of a pass stand in their stream, and by which rule they see others.
 #[derive(Debug, Clone, Copy)]
@@ -68,8 +90,19 @@ impl Place {
 
 impl Carry {
     /// For a stretch-by-stretch run under a chunk rule.
-    pub(super) fn streaming(chunks: Option<Chunks>) -> Self {
-        Self { streaming: true, ..Self::whole(chunks) }
+    pub(super) fn chunked(chunks: Chunks) -> Self {
+        Self { streaming: true, chunks: Some(chunks), ..Self::default() }
+    }
+
+    /// For a stretch-by-stretch run in which everything remembered is seen.
+    pub(super) fn open(ends: Ends) -> Self {
+        Self { streaming: true, ends: Some(ends), ..Self::default() }
+    }
+
+    /// The same in half the memory: what is remembered is rounded to bf16.
+    #[must_use]
+    pub(super) fn halved(self) -> Self {
+        Self { halved: true, ..self }
     }
 
     /// For one pass over everything under a chunk rule: carries nothing.
@@ -98,22 +131,6 @@ impl Carry {
         Place { start: self.start * self.ratio, chunks: self.chunks.map(|chunks| chunks.scaled(self.ratio)) }
     }
 
-    /// Forgets all keys but the `first` oldest and the `last` newest, to bound memory and work.
-    pub(super) fn forget_between(&mut self, first: usize, last: usize) -> Result<()> {
-        for slot in &mut self.slots {
-            if let Slot::Keys(k, v) = slot {
-                for rows in [k, v] {
-                    let len = rows.dims4()?.1;
-                    if len > first + last {
-                        let newest = rows.narrow(1, len - last, last)?;
-                        *rows = Tensor::cat(&[rows.narrow(1, 0, first)?, newest], 1)?;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// A causal convolution, `xs: (B, T, in) -> (B, T, out)`; before the stream there were zeros.
     pub(super) fn conv(&mut self, conv: &Conv1d, xs: &Tensor) -> Result<Tensor> {
         conv.forward_unpadded(&self.history(conv, xs)?)
@@ -129,7 +146,7 @@ impl Carry {
         let history = conv.config().left;
         let rows = match self.slots.get(self.cursor) {
             Some(Slot::Rows(past)) => Tensor::cat(&[past, xs], 1)?,
-            Some(Slot::Keys(..)) => return Err(Error::internal("the layers of a stream changed places")),
+            Some(Slot::Keys { .. }) => return Err(Error::internal("the layers of a stream changed places")),
             None => xs.pad_with_zeros(1, history, 0)?,
         };
         if self.streaming {
@@ -144,18 +161,35 @@ impl Carry {
         if !self.streaming {
             return Ok((k, v));
         }
-        let rows = k.dims4()?.1;
-        let (k, v) = match self.slots.get(self.cursor) {
-            Some(Slot::Keys(past_k, past_v)) => (Tensor::cat(&[past_k, &k], 1)?, Tensor::cat(&[past_v, &v], 1)?),
+        let (first, last) = match self.slots.get(self.cursor) {
+            Some(Slot::Keys { first, last }) => (first.clone(), last.clone()),
             Some(Slot::Rows(_)) => return Err(Error::internal("the layers of a stream changed places")),
-            None => (k, v),
+            None => (None, None),
         };
-        let len = k.dims4()?.1 - self.provisional;
-        let keep = place.rows_to_keep(rows - self.provisional).min(len);
-        // A copy, so that the dropped rows are freed.
-        let tail = |t: &Tensor| t.narrow(1, len - keep, keep)?.force_contiguous();
-        self.put(Slot::Keys(tail(&k)?, tail(&v)?));
-        Ok((k, v))
+        let rows = k.dims4()?.1;
+        let all = join([first.as_ref(), last.as_ref(), Some(&(k, v))])?;
+        let len = all.0.dims4()?.1 - self.provisional;
+        let slot = match self.ends.map(|ends| ends.scaled(self.ratio)) {
+            Some(ends) if len >= ends.first => {
+                let first = if first.is_some() { first } else { Some(self.part(&all, 0, ends.first)?) };
+                let kept = ends.last.min(len - ends.first);
+                Slot::Keys { first, last: Some(self.part(&all, len - kept, kept)?) }
+            }
+            Some(_) => Slot::Keys { first: None, last: Some(self.part(&all, 0, len)?) },
+            None => {
+                let kept = place.rows_to_keep(rows - self.provisional).min(len);
+                Slot::Keys { first: None, last: Some(self.part(&all, len - kept, kept)?) }
+            }
+        };
+        self.put(slot);
+        Ok(all)
+    }
+
+    /// A copy of some rows, so that the others are freed.
+    fn part(&self, (k, v): &KeysValues, from: usize, len: usize) -> Result<KeysValues> {
+        let dtype = if self.halved { DType::BF16 } else { DType::F32 };
+        let copy = |t: &Tensor| t.narrow(1, from, len)?.force_contiguous()?.to_dtype(dtype);
+        Ok((copy(k)?, copy(v)?))
     }
 
     fn put(&mut self, slot: Slot) {
@@ -165,6 +199,16 @@ impl Carry {
         }
         self.cursor += 1;
     }
+}
+
+/// All rows one after the other, in f32.
+fn join(parts: [Option<&KeysValues>; 3]) -> Result<KeysValues> {
+    let (mut keys, mut values) = (Vec::new(), Vec::new());
+    for (k, v) in parts.into_iter().flatten() {
+        keys.push(k.to_dtype(DType::F32)?);
+        values.push(v.to_dtype(DType::F32)?);
+    }
+    Ok((Tensor::cat(&keys, 1)?, Tensor::cat(&values, 1)?))
 }
 
 #[cfg(test)]
@@ -191,19 +235,24 @@ mod tests {
     }
 
     #[test]
-    fn forgetting_leaves_both_ends() {
-        let mut carry = Carry::streaming(None);
-        let rows = Tensor::arange(0f32, 9., &Device::Cpu).unwrap().reshape((1, 9, 1, 1)).unwrap();
-        carry.begin(9, 2);
-        carry.keys(rows.clone(), rows.clone(), &carry.place()).unwrap();
-        carry.forget_between(3, 2).unwrap();
-        carry.begin(1, 0);
-        let new = rows.narrow(1, 0, 1).unwrap();
-        let (k, v) = carry.keys(new.clone(), new, &carry.place()).unwrap();
-        // Rows 7 and 8 were provisional, 3 and 4 lie between the ends, the last 0 is new.
-        let expected = [0., 1., 2., 5., 6., 0.];
-        assert_eq!(k.flatten_all().unwrap().to_vec1::<f32>().unwrap(), expected);
-        assert_eq!(v.flatten_all().unwrap().to_vec1::<f32>().unwrap(), expected);
+    fn an_open_stream_remembers_both_ends() {
+        let mut carry = Carry::open(Ends { first: 3, last: 2 });
+        let row = |from: usize, to: usize| {
+            let rows = Tensor::arange(from as f32, to as f32, &Device::Cpu).unwrap();
+            rows.reshape((1, to - from, 1, 1)).unwrap()
+        };
+        let mut pass = |from: usize, to: usize, provisional: usize| {
+            carry.begin(to - from, provisional);
+            let (k, v) = carry.keys(row(from, to), row(from, to), &carry.place()).unwrap();
+            let values = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            assert_eq!(values(&k), values(&v));
+            values(&k)
+        };
+        // Fewer than the first three are there; row 3 is provisional and comes again.
+        assert_eq!(pass(0, 4, 2), [0., 1., 2., 3.]);
+        assert_eq!(pass(2, 8, 1), [0., 1., 2., 3., 4., 5., 6., 7.]);
+        assert_eq!(pass(7, 10, 0), [0., 1., 2., 5., 6., 7., 8., 9.]);
+        assert_eq!(pass(10, 11, 0), [0., 1., 2., 8., 9., 10.]);
     }
 
     #[test]

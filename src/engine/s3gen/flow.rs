@@ -93,12 +93,21 @@ impl std::fmt::Debug for FlowRun<'_> {
 }
 
 impl FlowRun<'_> {
-    /// Noise of frames `start..start + frames`, `(1, frames, 80)`, times `scale`.
-    pub(super) fn noise(&self, start: usize, frames: usize, scale: f32, device: &Device) -> Result<Tensor> {
+    /// Noise of frames `start..start + frames` of a stream that begins with `prompt` frames, `(1, frames, 80)`, times
+    /// `scale`.
+    pub(super) fn noise(
+        &self,
+        prompt: usize,
+        (start, frames): (usize, usize),
+        scale: f32,
+        device: &Device,
+    ) -> Result<Tensor> {
         if scale == 0.0 {
             return Ok(Tensor::zeros((1, frames, MEL_CHANNELS), DType::F32, device)?);
         }
-        let mut values = self.noise.flow(self.sentence, start, frames);
+        let of_prompt = prompt.saturating_sub(start).min(frames);
+        let mut values = self.noise.prompt_flow(start, of_prompt);
+        values.extend(self.noise.flow(self.sentence, start + of_prompt, frames - of_prompt));
         if values.len() != frames * MEL_CHANNELS {
             return Err(Error::internal(format!(
                 "the noise source gave {} values for {frames} mel frames from {start}",
@@ -132,14 +141,9 @@ pub(super) struct FlowCarry {
 }
 
 impl FlowCarry {
-    /// For a run in stretches under a chunk rule.
-    pub(super) fn streaming(steps: usize, chunks: Option<Chunks>) -> Self {
-        Self { frames: 0, provisional: 0, steps: vec![Carry::streaming(chunks); steps] }
-    }
-
-    /// Forgets all keys but those of the `first` oldest and the `last` newest frames.
-    pub(super) fn forget_between(&mut self, first: usize, last: usize) -> Result<()> {
-        self.steps.iter_mut().try_for_each(|step| step.forget_between(first, last))
+    /// For a run in stretches, every step of the solver remembering as `carry` does.
+    pub(super) fn streaming(steps: usize, carry: &Carry) -> Self {
+        Self { frames: 0, provisional: 0, steps: vec![carry.clone(); steps] }
     }
 
     /// For a run in one go under a chunk rule.

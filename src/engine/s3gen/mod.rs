@@ -129,7 +129,7 @@ impl S3Gen {
         let frames = mu.dims()[1];
         let cond = reference.prompt_feat.pad_with_zeros(1, 0, frames - known)?;
         let conditions = Conditions { mu: &mu, speaker: &speaker, cond: &cond };
-        let x = run.noise(0, frames, options.noise_scale, &self.device)?;
+        let x = run.noise(known, (0, frames), options.noise_scale, &self.device)?;
         let mut carry = FlowCarry::whole(options.solver.steps(), chunks.map(|c| c.estimator(prompt)));
         let x = self.flow.solve(x, &conditions, options.solver, &mut carry, run.cancelled)?;
         Ok(MelTrace { mel: x.narrow(1, known, frames - known)?.contiguous()?, mu })

@@ -34,7 +34,7 @@
 
 use candle_core::{DType, Tensor};
 
-use super::carry::Carry;
+use super::carry::{Carry, Ends};
 use super::config::{Chunks, FRAMES_PER_TOKEN, LOOKAHEAD_TOKENS, MEL_CHANNELS};
 use super::flow::{Conditions, FlowCarry, FlowRun};
 use super::{FlowOptions, S3Gen, S3GenReference, no_tokens};
@@ -50,13 +50,14 @@ pub struct StreamOptions {
     pub context_tokens: usize,
     /// Tokens at the end of the reference that stay in sight of the window method; the others see all of it.
     pub window_prompt_tokens: usize,
-    /// Memory one utterance may take to carry keys and values; the window method is taken where that is too little.
+    /// Memory one utterance may take to carry keys and values: in 32 bits where that is enough, else in 16; the window
+    /// method is taken where that is too little.
     pub carry_bytes: usize,
 }
 
 impl Default for StreamOptions {
     fn default() -> Self {
-        Self { context_tokens: 50, window_prompt_tokens: 75, carry_bytes: 1 << 30 }
+        Self { context_tokens: 50, window_prompt_tokens: 75, carry_bytes: 3 << 29 }
     }
 }
 
@@ -88,41 +89,52 @@ pub struct S3GenState {
 
 #[derive(Debug, Clone)]
 enum Method {
+    Carry(CarryStream),
     Window(Window),
-    Chunks(ChunkStream),
 }
 
-/// The state for ordinary checkpoints: the prompt and the last of the speech so far.
+/// The encoder and its output that waits for the estimator.
 #[derive(Debug, Clone)]
-struct Window {
-    prompt: Vec<u32>,
-    /// Two frames to each token of `prompt`.
-    prompt_feat: Tensor,
-    /// Absolute frame of the first of them.
-    prompt_start: usize,
-    context: Vec<u32>,
-    /// The frames of `context`; before the first chunk, the odd last frame of the reference if it has one.
-    context_mel: Tensor,
-    /// Absolute frame where `context` begins.
-    context_start: usize,
-    /// The estimator's memory; without it the whole window is solved anew.
-    carry: Option<FlowCarry>,
-}
-
-/// The state for checkpoints trained with chunk masks: each layer remembers what it still needs.
-#[derive(Debug, Clone)]
-struct ChunkStream {
-    tokens: Chunks,
-    frames: Chunks,
+struct TokenStream {
+    /// Tokens of the prompt, which come first.
+    prompt: usize,
+    chunks: Option<Chunks>,
     encoder: Carry,
-    /// Tokens that have been encoded.
+    /// Tokens that have been encoded for good.
     encoded: usize,
-    /// Encoded frames that wait for a whole chunk of the estimator, then a preview of those behind, `(1, T, 80)`.
+    /// Their frames from `start` on, then a preview of those behind, `(1, T, 80)`.
     mu: Tensor,
     /// How many of them are final.
     mu_final: usize,
+}
+
+/// The state of the methods whose estimator remembers keys and values.
+#[derive(Debug, Clone)]
+struct CarryStream {
+    tokens: TokenStream,
+    /// The estimator's chunk rule.
+    frames: Option<Chunks>,
     flow: FlowCarry,
     prompt_feat: Tensor,
+}
+
+/// The state of the method that solves the end of the prompt and the last of the speech anew for every chunk.
+#[derive(Debug, Clone)]
+struct Window {
+    /// Its frames are those of the end of the prompt, then from `context_start` on.
+    tokens: TokenStream,
+    /// Frames of the prompt out of sight, until they are cut off.
+    skipped: usize,
+    /// The frames of the prompt in sight.
+    prompt_feat: Tensor,
+    /// Absolute frame of the first of them.
+    prompt_start: usize,
+    /// Frames of the whole prompt.
+    prompt_frames: usize,
+    /// The frames given out last; before the first chunk, the odd last frame of the reference if it has one.
+    context_mel: Tensor,
+    /// Absolute frame of the first of them.
+    context_start: usize,
 }
 
 /// What all methods need besides their state.
@@ -140,41 +152,38 @@ impl S3Gen {
     /// If the reference or the solver does not fit the checkpoint, or the device fails.
     pub fn start(&self, reference: &S3GenReference, options: &FlowOptions) -> Result<S3GenState> {
         let speaker = self.speaker(reference, options)?;
-        let (method, pending) = match self.config.chunk_causal {
-            Some(chunks) => {
-                let prompt = reference.prompt_token.len();
-                let (tokens, frames) = (chunks.tokens(prompt), chunks.estimator(prompt));
-                let stream = ChunkStream {
-                    tokens,
-                    frames,
-                    encoder: Carry::streaming(Some(tokens)),
-                    encoded: 0,
-                    mu: empty_mel(&reference.prompt_feat)?,
-                    mu_final: 0,
-                    flow: FlowCarry::streaming(options.solver.steps(), Some(frames)),
-                    prompt_feat: reference.prompt_feat.clone(),
-                };
-                (Method::Chunks(stream), reference.prompt_token.clone())
-            }
-            None => {
-                let stream = options.stream;
-                // Between two chunks; the one in work comes on top.
-                let kept = reference.prompt_feat.dims()[1] + stream.context_tokens * FRAMES_PER_TOKEN;
-                let carried = kept * self.flow.carried_bytes_per_frame(options.solver);
-                let window = if carried <= stream.carry_bytes {
-                    let carry = FlowCarry::streaming(options.solver.steps(), None);
-                    Window::new(reference, reference.prompt_token.len(), Some(carry))?
-                } else {
-                    Window::new(reference, stream.window_prompt_tokens, None)?
-                };
-                (Method::Window(window), Vec::new())
-            }
+        let (stream, prompt) = (options.stream, reference.prompt_token.len());
+        let chunks = self.config.chunk_causal.map(|chunks| (chunks.tokens(prompt), chunks.estimator(prompt)));
+        // What looks three tokens ahead at the end of the prompt belongs to the speech.
+        let ends = Ends { first: prompt.saturating_sub(LOOKAHEAD_TOKENS), last: stream.context_tokens };
+        let remember = |chunks: Option<Chunks>, ends| chunks.map_or_else(|| Carry::open(ends), Carry::chunked);
+        let tokens = TokenStream {
+            prompt,
+            chunks: chunks.map(|(tokens, _)| tokens),
+            encoder: remember(chunks.map(|(tokens, _)| tokens), ends),
+            encoded: 0,
+            mu: empty_mel(&reference.prompt_feat)?,
+            mu_final: 0,
         };
+        let frames = chunks.map(|(_, frames)| frames);
+        let ends = ends.scaled(FRAMES_PER_TOKEN);
+        // Between two chunks; the one in work comes on top.
+        let carried = (ends.first + ends.last) * self.flow.carried_bytes_per_frame(options.solver);
+        let method = if frames.is_some() || carried / 2 <= stream.carry_bytes {
+            let mut carry = remember(frames, ends);
+            if frames.is_none() && carried > stream.carry_bytes {
+                carry = carry.halved();
+            }
+            let flow = FlowCarry::streaming(options.solver.steps(), &carry);
+            Method::Carry(CarryStream { tokens, frames, flow, prompt_feat: reference.prompt_feat.clone() })
+        } else {
+            Method::Window(Window::new(reference, tokens, stream.window_prompt_tokens)?)
+        };
+        let pending = reference.prompt_token.clone();
         Ok(S3GenState { options: *options, speaker, method, pending, started: false, finished: false })
     }
 
-    /// Works through the prompt before there are tokens, which shortens the way to the first chunk. The window method
-    /// has nothing to prepare.
+    /// Works through the prompt before there are tokens, which shortens the way to the first chunk.
     ///
     /// # Errors
     /// If the run is cancelled or the device fails.
@@ -185,8 +194,8 @@ impl S3Gen {
         }
         let task = Task { s3gen: self, speaker, options, run };
         match method {
-            Method::Window(window) => window.prime(&task),
-            Method::Chunks(stream) => stream.decode(pending, false, &task).map(|_| ()),
+            Method::Carry(stream) => stream.decode(pending, false, &task).map(|_| ()),
+            Method::Window(window) => window.tokens.advance(pending, false, &task),
         }
     }
 
@@ -214,115 +223,60 @@ impl S3Gen {
         }
         pending.extend_from_slice(new_tokens);
         *finished = last;
+        if !last && method.tokens().encoded + pending.len() <= method.tokens().prompt + LOOKAHEAD_TOKENS {
+            return Ok(MelChunk { frames: empty_mel(speaker)?, lookahead: None });
+        }
         let task = Task { s3gen: self, speaker, options, run };
         match method {
+            Method::Carry(stream) => stream.decode(pending, last, &task),
             Method::Window(window) => window.decode(pending, last, &task),
-            Method::Chunks(stream) => stream.decode(pending, last, &task),
+        }
+    }
+}
+
+impl Method {
+    fn tokens(&self) -> &TokenStream {
+        match self {
+            Self::Carry(stream) => &stream.tokens,
+            Self::Window(window) => &window.tokens,
         }
     }
 }
 
 impl Task<'_> {
-    /// Solves the next stretch of a carried flow: `mu` and `cond` as long as each other, `(1, T, 80)`.
-    fn next_stretch(&self, flow: &mut FlowCarry, mu: &Tensor, cond: &Tensor, provisional: usize) -> Result<Tensor> {
-        let frames = mu.dims()[1];
+    /// Solves the next stretch of a carried flow, for `mu: (1, T, 80)` behind a prompt of which the mel is known.
+    fn next_stretch(&self, flow: &mut FlowCarry, mu: &Tensor, known: &Tensor, provisional: usize) -> Result<Tensor> {
+        let (prompt, frames, start) = (known.dims()[1], mu.dims()[1], flow.frames);
+        let still = prompt.saturating_sub(start).min(frames);
+        let cond = known.narrow(1, start.min(prompt), still)?.pad_with_zeros(1, 0, frames - still)?;
         flow.provisional = provisional;
-        let x = self.run.noise(flow.frames, frames, self.options.noise_scale, mu.device())?;
-        let conditions = Conditions { mu, speaker: self.speaker, cond };
+        let x = self.run.noise(prompt, (flow.frames, frames), self.options.noise_scale, mu.device())?;
+        let conditions = Conditions { mu, speaker: self.speaker, cond: &cond };
         self.s3gen.flow.solve(x, &conditions, self.options.solver, flow, self.run.cancelled)
     }
 }
 
-impl Window {
-    fn new(reference: &S3GenReference, prompt_tokens: usize, carry: Option<FlowCarry>) -> Result<Self> {
-        let prompt = &reference.prompt_token;
-        let skipped = prompt.len().saturating_sub(prompt_tokens.max(1));
-        let (from, to) = (skipped * FRAMES_PER_TOKEN, prompt.len() * FRAMES_PER_TOKEN);
-        let feat = &reference.prompt_feat;
-        Ok(Self {
-            prompt: prompt[skipped..].to_vec(),
-            prompt_feat: feat.narrow(1, from, to - from)?.contiguous()?,
-            prompt_start: from,
-            context: Vec::new(),
-            context_mel: feat.narrow(1, to, feat.dims()[1] - to)?.contiguous()?,
-            context_start: to,
-            carry,
-        })
-    }
-
-    /// All of the prompt but the end that still wants to look ahead.
-    fn prime(&mut self, task: &Task<'_>) -> Result<()> {
-        let frames = self.prompt_feat.dims()[1].saturating_sub(PREVIEW_FRAMES);
-        match &mut self.carry {
-            Some(flow) if flow.frames == 0 && frames > 0 => {
-                let mu = task.s3gen.flow.encode(&self.prompt, 0, &mut Carry::default())?;
-                let head = |t: &Tensor| t.narrow(1, 0, frames)?.contiguous();
-                task.next_stretch(flow, &head(&mu)?, &head(&self.prompt_feat)?, 0)?;
-            }
-            _ => {}
+impl TokenStream {
+    /// Encodes those of the pending tokens that are certain: all that three others follow (with chunk masks: in whole
+    /// chunks), or with `last` all.
+    fn advance(&mut self, pending: &mut Vec<u32>, last: bool, task: &Task<'_>) -> Result<()> {
+        if let Some(chunks) = self.chunks
+            && self.encoded < chunks.prompt
+        {
+            // A prompt that is a chunk does not look beyond its end.
+            self.encode(pending, chunks.prompt, 0, task)?;
         }
-        Ok(())
-    }
-
-    fn decode(&mut self, pending: &mut Vec<u32>, last: bool, task: &Task<'_>) -> Result<MelChunk> {
-        let ahead = if last { 0 } else { LOOKAHEAD_TOKENS };
-        if pending.len() <= ahead {
-            return Ok(MelChunk { frames: empty_mel(&self.prompt_feat)?, lookahead: None });
-        }
-        let tokens = [self.prompt.as_slice(), &self.context, pending].concat();
-        let mu = task.s3gen.flow.encode(&tokens, 0, &mut Carry::default())?;
-        let (frames, preview) = (mu.dims()[1], ahead * FRAMES_PER_TOKEN);
-        let known = Tensor::cat(&[&self.prompt_feat, &self.context_mel], 1)?;
-        let known_frames = known.dims()[1];
-        let cond = known.pad_with_zeros(1, 0, frames - known_frames)?;
-        let context_frames = self.context_mel.dims()[1];
-        let x = match &mut self.carry {
-            Some(flow) => {
-                // Before the first chunk, the prompt or what is left of it comes along.
-                let from = known_frames + flow.frames - (self.context_start + context_frames);
-                let rest = |t: &Tensor| t.narrow(1, from, frames - from)?.contiguous();
-                let x = task.next_stretch(flow, &rest(&mu)?, &rest(&cond)?, preview)?;
-                let kept = task.options.stream.context_tokens * FRAMES_PER_TOKEN;
-                flow.forget_between(self.prompt_feat.dims()[1], kept)?;
-                x.narrow(1, known_frames - from, frames - known_frames)?
-            }
-            None => {
-                let x = self.noise(frames, task.options.noise_scale, task.run)?;
-                let conditions = Conditions { mu: &mu, speaker: task.speaker, cond: &cond };
-                let solver = task.options.solver;
-                let mut flow = FlowCarry::whole(solver.steps(), None);
-                let x = task.s3gen.flow.solve(x, &conditions, solver, &mut flow, task.run.cancelled)?;
-                x.narrow(1, known_frames, frames - known_frames)?
-            }
+        let certain = pending.len().saturating_sub(if last { 0 } else { LOOKAHEAD_TOKENS });
+        let count = match &self.chunks {
+            Some(chunks) if !last => whole_chunks(chunks, self.encoded, certain),
+            _ => certain,
         };
-        let chunk = split(&x, preview)?;
-        let done = pending.len() - ahead;
-        self.advance(pending.drain(..done), &chunk.frames, task.options.stream.context_tokens)?;
-        Ok(chunk)
-    }
-
-    /// The noise of a window of `frames` frames, each that of its absolute frame.
-    fn noise(&self, frames: usize, scale: f32, run: &FlowRun<'_>) -> Result<Tensor> {
-        let (prompt, device) = (self.prompt_feat.dims()[1], self.prompt_feat.device());
-        let of_prompt = run.noise(self.prompt_start, prompt, scale, device)?;
-        let of_rest = run.noise(self.context_start, frames - prompt, scale, device)?;
-        Ok(Tensor::cat(&[of_prompt, of_rest], 1)?)
-    }
-
-    /// Takes in tokens that have got their frames, and forgets what lies too far back.
-    fn advance(&mut self, tokens: impl Iterator<Item = u32>, frames: &Tensor, keep: usize) -> Result<()> {
-        self.context.extend(tokens);
-        let mel = Tensor::cat(&[&self.context_mel, frames], 1)?;
-        let dropped = self.context.len().saturating_sub(keep);
-        self.context.drain(..dropped);
-        let from = dropped * FRAMES_PER_TOKEN;
-        self.context_mel = mel.narrow(1, from, mel.dims()[1] - from)?.force_contiguous()?;
-        self.context_start += from;
+        if count > 0 {
+            self.encode(pending, count, (pending.len() - count).min(LOOKAHEAD_TOKENS), task)?;
+        }
         Ok(())
     }
-}
 
-impl ChunkStream {
     /// Encodes the first `count` pending tokens for good and `ahead` more as a preview.
     fn encode(&mut self, pending: &mut Vec<u32>, count: usize, ahead: usize, task: &Task<'_>) -> Result<()> {
         let mu = task.s3gen.flow.encode(&pending[..count + ahead], ahead, &mut self.encoder)?;
@@ -333,33 +287,88 @@ impl ChunkStream {
         Ok(())
     }
 
+    /// Forgets `count` final frames from the `from`th on.
+    fn forget(&mut self, from: usize, count: usize) -> Result<()> {
+        let behind = from + count;
+        let rest = self.mu.narrow(1, behind, self.mu.dims()[1] - behind)?;
+        self.mu = Tensor::cat(&[self.mu.narrow(1, 0, from)?, rest], 1)?;
+        self.mu_final -= count;
+        Ok(())
+    }
+}
+
+impl CarryStream {
     fn decode(&mut self, pending: &mut Vec<u32>, last: bool, task: &Task<'_>) -> Result<MelChunk> {
-        if self.encoded < self.tokens.prompt {
-            // A prompt that is a chunk does not look beyond its end.
-            self.encode(pending, self.tokens.prompt, 0, task)?;
-        }
-        let ahead = if last { 0 } else { LOOKAHEAD_TOKENS };
-        let certain = pending.len().saturating_sub(ahead);
-        let count = if last { certain } else { whole_chunks(&self.tokens, self.encoded, certain) };
-        if count > 0 {
-            self.encode(pending, count, (pending.len() - count).min(LOOKAHEAD_TOKENS), task)?;
-        }
-        let ready = if last { self.mu_final } else { whole_chunks(&self.frames, self.flow.frames, self.mu_final) };
+        self.tokens.advance(pending, last, task)?;
+        let Self { tokens, frames, flow, prompt_feat } = self;
+        let ready = match frames {
+            Some(chunks) if !last => whole_chunks(chunks, flow.frames, tokens.mu_final),
+            _ => tokens.mu_final,
+        };
         if ready == 0 {
-            return Ok(MelChunk { frames: empty_mel(&self.mu)?, lookahead: None });
+            return Ok(MelChunk { frames: empty_mel(prompt_feat)?, lookahead: None });
         }
-        let preview = (self.mu.dims()[1] - ready).min(PREVIEW_FRAMES);
-        let (start, frames) = (self.flow.frames, ready + preview);
-        let prompt_frames = self.prompt_feat.dims()[1];
-        let known = prompt_frames.saturating_sub(start).min(frames);
-        let cond = self.prompt_feat.narrow(1, start.min(prompt_frames), known)?;
-        let cond = cond.pad_with_zeros(1, 0, frames - known)?;
-        let mu = self.mu.narrow(1, 0, frames)?.contiguous()?;
-        let x = task.next_stretch(&mut self.flow, &mu, &cond, preview)?;
-        self.mu = self.mu.narrow(1, ready, self.mu.dims()[1] - ready)?.force_contiguous()?;
-        self.mu_final -= ready;
-        let known = known.min(ready);
+        let preview = (tokens.mu.dims()[1] - ready).min(PREVIEW_FRAMES);
+        let frames = ready + preview;
+        let known = prompt_feat.dims()[1].saturating_sub(flow.frames).min(ready);
+        let mu = tokens.mu.narrow(1, 0, frames)?.contiguous()?;
+        let x = task.next_stretch(flow, &mu, prompt_feat, preview)?;
+        tokens.forget(0, ready)?;
         split(&x.narrow(1, known, frames - known)?, preview)
+    }
+}
+
+impl Window {
+    fn new(reference: &S3GenReference, tokens: TokenStream, prompt_tokens: usize) -> Result<Self> {
+        let (feat, prompt) = (&reference.prompt_feat, reference.prompt_token.len());
+        let skipped = prompt.saturating_sub(prompt_tokens.max(1)) * FRAMES_PER_TOKEN;
+        let end = prompt * FRAMES_PER_TOKEN;
+        Ok(Self {
+            tokens,
+            skipped,
+            prompt_feat: feat.narrow(1, skipped, end - skipped)?.contiguous()?,
+            prompt_start: skipped,
+            prompt_frames: feat.dims()[1],
+            context_mel: feat.narrow(1, end, feat.dims()[1] - end)?.contiguous()?,
+            context_start: end,
+        })
+    }
+
+    fn decode(&mut self, pending: &mut Vec<u32>, last: bool, task: &Task<'_>) -> Result<MelChunk> {
+        self.tokens.advance(pending, last, task)?;
+        let known = Tensor::cat(&[&self.prompt_feat, &self.context_mel], 1)?;
+        let known_frames = known.dims()[1];
+        if self.tokens.mu_final <= self.skipped + known_frames {
+            return Ok(MelChunk { frames: empty_mel(&self.prompt_feat)?, lookahead: None });
+        }
+        self.tokens.forget(0, std::mem::take(&mut self.skipped))?;
+        let (mu, frames) = (&self.tokens.mu, self.tokens.mu.dims()[1]);
+        let cond = known.pad_with_zeros(1, 0, frames - known_frames)?;
+        let x = self.noise(frames, task.options.noise_scale, task.run)?;
+        let conditions = Conditions { mu, speaker: task.speaker, cond: &cond };
+        let solver = task.options.solver;
+        let mut flow = FlowCarry::whole(solver.steps(), None);
+        let x = task.s3gen.flow.solve(x, &conditions, solver, &mut flow, task.run.cancelled)?;
+        let chunk = split(&x.narrow(1, known_frames, frames - known_frames)?, frames - self.tokens.mu_final)?;
+        self.take_in(&chunk.frames, task.options.stream.context_tokens * FRAMES_PER_TOKEN)?;
+        Ok(chunk)
+    }
+
+    /// The noise of a window of `frames` frames, each that of its absolute frame.
+    fn noise(&self, frames: usize, scale: f32, run: &FlowRun<'_>) -> Result<Tensor> {
+        let (prompt, device) = (self.prompt_feat.dims()[1], self.prompt_feat.device());
+        let of_prompt = run.noise(self.prompt_frames, (self.prompt_start, prompt), scale, device)?;
+        let of_rest = run.noise(self.prompt_frames, (self.context_start, frames - prompt), scale, device)?;
+        Ok(Tensor::cat(&[of_prompt, of_rest], 1)?)
+    }
+
+    /// Takes in frames that were given out, and forgets what lies more than `keep` frames back.
+    fn take_in(&mut self, frames: &Tensor, keep: usize) -> Result<()> {
+        let mel = Tensor::cat(&[&self.context_mel, frames], 1)?;
+        let dropped = mel.dims()[1].saturating_sub(keep);
+        self.context_mel = mel.narrow(1, dropped, mel.dims()[1] - dropped)?.force_contiguous()?;
+        self.context_start += dropped;
+        self.tokens.forget(self.prompt_feat.dims()[1], dropped)
     }
 }
 
@@ -399,16 +408,27 @@ mod tests {
     fn a_window_keeps_two_ends_and_takes_the_noise_of_their_absolute_frames() {
         let source = SeededNoise::new(3);
         let run = FlowRun { noise: &source, sentence: 2, cancelled: &|| false };
-        let mut window = Window::new(&reference(12, 25), 5, None).unwrap();
+        let mu = Tensor::arange(0f32, 10. + 20., &Device::Cpu).unwrap().reshape((1, 30, 1)).unwrap();
+        let tokens = TokenStream {
+            prompt: 12,
+            chunks: None,
+            encoder: Carry::whole(None),
+            encoded: 15,
+            mu,
+            mu_final: 30,
+        };
+        let mut window = Window::new(&reference(12, 25), tokens, 5).unwrap();
         // Frames 14..24 belong to the last five tokens of the prompt, frame 24 is its odd one.
-        assert_eq!((window.prompt.clone(), window.prompt_feat.dims()[1]), (vec![7, 8, 9, 10, 11], 10));
+        assert_eq!((window.skipped, window.prompt_feat.dims()[1]), (14, 10));
         assert_eq!((window.context_mel.dims()[1], window.context_start), (1, 24));
         let frames = Tensor::zeros((1, 19, 80), DType::F32, &Device::Cpu).unwrap();
-        window.advance(100..110, &frames, 4).unwrap();
-        assert_eq!((window.context.clone(), window.context_mel.dims()[1]), (vec![106, 107, 108, 109], 8));
+        window.take_in(&frames, 8).unwrap();
+        assert_eq!((window.context_mel.dims()[1], window.context_start), (8, 36));
+        let mu: Vec<f32> = window.tokens.mu.flatten_all().unwrap().to_vec1().unwrap();
+        assert_eq!(mu, (0..10).chain(22..30).map(|i| i as f32).collect::<Vec<_>>());
         let noise: Vec<f32> = window.noise(10 + 14, 1.0, &run).unwrap().flatten_all().unwrap().to_vec1().unwrap();
-        // Ten of the prompt, then from the frame of token 106, the seventh: 24 + 12.
-        assert_eq!(noise[..10 * 80], source.flow(2, 14, 10));
+        // Ten of the prompt, then from the twelfth of the speech on.
+        assert_eq!(noise[..10 * 80], source.prompt_flow(14, 10));
         assert_eq!(noise[10 * 80..], source.flow(2, 36, 14));
     }
 }

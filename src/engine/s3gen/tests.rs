@@ -269,11 +269,13 @@ fn a_chunk_mask_changes_what_is_seen() {
     assert!(error(&all, &open) > 1e-3 && error(&near, &all) > 1e-3);
 }
 
-/// The two methods for ordinary checkpoints.
-fn both_methods(s3gen: &S3Gen) -> [FlowOptions; 2] {
+/// The methods for ordinary checkpoints: carrying in 32 bits, in 16, and none at all.
+fn methods(s3gen: &S3Gen) -> [FlowOptions; 3] {
     let options = s3gen.default_options();
-    let window = StreamOptions { carry_bytes: 0, ..options.stream };
-    [options, FlowOptions { stream: window, ..options }]
+    let frames = (voice().prompt_token.len() - LOOKAHEAD_TOKENS + options.stream.context_tokens) * FRAMES_PER_TOKEN;
+    let needed = frames * s3gen.flow.carried_bytes_per_frame(options.solver);
+    let within = |carry_bytes| FlowOptions { stream: StreamOptions { carry_bytes, ..options.stream }, ..options };
+    [within(needed), within(needed - 1), within(0)]
 }
 
 #[test]
@@ -281,7 +283,7 @@ fn without_masks_one_stretch_equals_the_whole_and_many_have_as_many_frames() {
     let reference = voice();
     let tokens = utterance(70);
     for s3gen in [mean_flow(), standard_with(&tiny_config())] {
-        for options in both_methods(&s3gen) {
+        for options in methods(&s3gen) {
             let whole = s3gen.mel(&reference, &tokens, &options, &run(&SeededNoise::new(5))).unwrap();
             assert_close(&stream(&s3gen, &reference, &tokens, &[70], &options), &whole, 1e-6, "one stretch");
             for cuts in [&[4, 66][..], &[2; 35], &[4, 8, 0, 46, 12, 0]] {
@@ -293,9 +295,17 @@ fn without_masks_one_stretch_equals_the_whole_and_many_have_as_many_frames() {
 }
 
 #[test]
+fn sixteen_bits_carry_nearly_as_much_as_thirty_two() {
+    let (s3gen, reference, tokens) = (mean_flow(), voice(), utterance(40));
+    let [all, half, _] = methods(&s3gen).map(|options| stream(&s3gen, &reference, &tokens, &[11, 9, 20], &options));
+    let error = error(&half, &all);
+    assert!(error > 0.0 && error < 0.01, "{error}");
+}
+
+#[test]
 fn the_preview_is_that_of_the_tokens_looked_ahead_to() {
     let (s3gen, reference, noise) = (mean_flow(), voice(), SeededNoise::new(5));
-    for options in both_methods(&s3gen) {
+    for options in methods(&s3gen) {
         let mut state = s3gen.start(&reference, &options).unwrap();
         let few = s3gen.decode(&mut state, &utterance(3), false, &run(&noise)).unwrap();
         assert_eq!((few.frames.dims(), few.lookahead.is_none()), (&[1, 0, 80][..], true));
@@ -418,7 +428,7 @@ fn on_the_embedded_model_chunks_stay_near_the_one_shot_mel_and_their_edges_do_no
     let cuts = [11, 12, 18, 27, 12];
     let edges = [16, 40, 76, 130];
     let (_, usual) = drift_and_step(&whole, &whole, &edges);
-    for options in both_methods(&s3gen) {
+    for options in methods(&s3gen) {
         let options = FlowOptions { noise_scale: 0.0, ..options };
         let steps = stream(&s3gen, &reference, &SENTENCE, &cuts, &options);
         let (drift, step) = drift_and_step(&steps, &whole, &edges);

@@ -1,0 +1,201 @@
+//! Hundreds of jobs through the real worker, cancelled at random moments: each ends in exactly one terminal event, nothing
+//! hangs, and memory stays where it was. `SOAK_JOBS=5000` makes it longer.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_debug_implementations)]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, bounded, unbounded};
+use myna::library::{Library, read};
+use myna_engine::noise::{NoiseSource, SeededNoise};
+use myna_engine::protocol::{
+    AudioChunk, CancelToken, Delivery, DeviceKind, JobId, LoadRequest, ModelSource, PrepareJob, Precision, SpeakJob,
+    SpeakSettings,
+};
+use myna_engine::{Command, Engine, Event, Voice};
+
+/// Jobs, where the environment does not say otherwise.
+const JOBS: usize = 500;
+/// The part of them that memory is not watched in: caches fill.
+const WARM_UP: f64 = 0.3;
+/// A worker that says nothing for so long hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const TEXTS: [&str; 5] = [
+    "Yes.",
+    "Good morning, everybody.",
+    "There is a light on in the tower.",
+    "Nobody knew what had happened. The street lay empty, the doors stood open, and far away a dog barked. Then it was \
+     quiet again, as if nothing had ever been there, and we went on. It was late when we came to the inn.",
+    "   ",
+];
+
+/// What becomes of a job.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fate {
+    /// It may go on to its end.
+    Finish,
+    /// It is cancelled before the worker sees it.
+    CancelAtOnce,
+    /// It is cancelled when it has begun, after so many milliseconds.
+    CancelLater(u64),
+    /// It is cancelled when its first sound comes.
+    CancelAtSound,
+    /// Nobody listens to its sound any more.
+    HangUp,
+}
+
+/// A job under way.
+struct Open {
+    fate: Fate,
+    cancel: CancelToken,
+    audio: Option<Receiver<AudioChunk>>,
+    begun: Option<Instant>,
+}
+
+/// Random numbers by job and question.
+struct Dice(SeededNoise);
+
+impl Dice {
+    fn below(&self, n: usize, job: usize, question: usize) -> usize {
+        (self.0.uniform(job, question) * n as f32) as usize
+    }
+}
+
+fn fate(dice: &Dice, job: usize) -> Fate {
+    match dice.below(10, job, 0) {
+        0..4 => Fate::Finish,
+        4 => Fate::CancelAtOnce,
+        5..8 => Fate::CancelLater(dice.below(120, job, 1) as u64),
+        8 => Fate::CancelAtSound,
+        _ => Fate::HangUp,
+    }
+}
+
+/// Resident bytes of this process.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("/proc tells how much memory is used");
+    text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[test]
+fn every_job_ends_once_and_memory_stays_where_it_was() {
+    let jobs = std::env::var("SOAK_JOBS").map_or(JOBS, |jobs| jobs.parse().expect("SOAK_JOBS is a number"));
+    let engine = Engine::spawn(|| ()).unwrap();
+    let load = LoadRequest {
+        source: ModelSource::Embedded,
+        variant: None,
+        precision: Precision::F32,
+        device: DeviceKind::Cpu,
+        threads: None,
+    };
+    engine.commands.send(Command::Load(load)).unwrap();
+    while !matches!(next(&engine), Event::Loaded(_)) {}
+    let voices = ["Grace", "Walter"].map(|name| prepare(&engine, name));
+
+    let dice = Dice(SeededNoise::new(2026));
+    let (mut open, mut ended) = (HashMap::<JobId, Open>::new(), HashMap::<&str, usize>::new());
+    let (mut sent, mut done, mut memory) = (0, 0, Vec::new());
+    while done < jobs {
+        // Up to three jobs wait in the mailbox at a time, as when somebody presses Speak again and again.
+        while sent < jobs && open.len() <= dice.below(3, sent, 2) {
+            let (id, job) = begin(&engine, &dice, sent, &voices);
+            open.insert(id, job);
+            sent += 1;
+        }
+        let event = engine.events.recv_timeout(Duration::from_millis(5));
+        open.values_mut().for_each(attend);
+        let Ok(event) = event else {
+            let oldest = open.values().filter_map(|job| job.begun).min();
+            assert!(oldest.is_none_or(|begun| begun.elapsed() < PATIENCE), "a job does not end");
+            continue;
+        };
+        let id = event.job().expect("only jobs are running");
+        let job = open.get_mut(&id).unwrap_or_else(|| panic!("{event:?} after the job had ended"));
+        job.begun.get_or_insert_with(Instant::now);
+        if !event.is_terminal() {
+            continue;
+        }
+        *ended.entry(check(&event, job.fate)).or_default() += 1;
+        open.remove(&id);
+        done += 1;
+        if done as f64 >= WARM_UP * jobs as f64 && done % (jobs / 50).max(1) == 0 {
+            memory.push(resident());
+        }
+    }
+    assert!(engine.events.recv_timeout(Duration::from_millis(200)).is_err(), "something followed the last end");
+    let (least, most) = (*memory.iter().min().unwrap() as f64, *memory.iter().max().unwrap() as f64);
+    let (first, last) = (memory[0] as f64, memory[memory.len() - 1] as f64);
+    let mb = |bytes: f64| bytes / 1e6;
+    println!("{jobs} jobs: {ended:?}; resident {:.1} to {:.1} MB, {:.1} at first, {:.1} at last", mb(least), mb(most), mb(first), mb(last));
+    assert!(["finished", "cancelled", "refused"].iter().all(|end| ended[end] > jobs / 40), "{ended:?}");
+    assert!(most <= 1.05 * least, "memory moved from {:.1} to {:.1} MB", mb(least), mb(most));
+}
+
+fn begin(engine: &Engine, dice: &Dice, job: usize, voices: &[Arc<Voice>]) -> (JobId, Open) {
+    let (fate, id, cancel) = (fate(dice, job), JobId::new(), CancelToken::default());
+    // Sometimes the listener is slow and the worker has to wait for room.
+    let (audio, chunks) = if dice.below(2, job, 3) == 0 { bounded(1) } else { unbounded() };
+    let settings = SpeakSettings { seed: job as u64, max_tokens: 4 + dice.below(40, job, 4), ..SpeakSettings::default() };
+    let speak = SpeakJob {
+        id,
+        text: TEXTS[dice.below(TEXTS.len(), job, 5)].to_owned(),
+        voice: voices[dice.below(voices.len(), job, 6)].clone(),
+        settings: SpeakSettings { steps: 1, ..settings },
+        delivery: if dice.below(4, job, 7) == 0 { Delivery::OneShot } else { Delivery::Streamed },
+        audio,
+        cancel: cancel.clone(),
+    };
+    if fate == Fate::CancelAtOnce {
+        cancel.cancel();
+    }
+    engine.commands.send(Command::Speak(speak)).unwrap();
+    let audio = (fate != Fate::HangUp).then_some(chunks);
+    (id, Open { fate, cancel, audio, begun: None })
+}
+
+/// Listens to a job and cancels it when its moment has come.
+fn attend(job: &mut Open) {
+    let heard = job.audio.as_ref().is_some_and(|audio| audio.try_iter().count() > 0);
+    let late = |ms| job.begun.is_some_and(|begun| begun.elapsed() >= Duration::from_millis(ms));
+    if matches!(job.fate, Fate::CancelLater(ms) if late(ms)) || job.fate == Fate::CancelAtSound && heard {
+        job.cancel.cancel();
+    }
+}
+
+/// How a job ended, if it may end so.
+fn check(event: &Event, fate: Fate) -> &'static str {
+    match event {
+        Event::Finished { .. } => {
+            assert!(fate != Fate::CancelAtOnce, "a job that was cancelled before it began was finished");
+            "finished"
+        }
+        Event::Cancelled { .. } => {
+            assert!(fate != Fate::Finish, "a job ended as cancelled that nobody cancelled");
+            "cancelled"
+        }
+        Event::Failed { bad_input: true, error, .. } => {
+            assert!(error.contains("no text"), "{error}");
+            "refused"
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn prepare(engine: &Engine, name: &str) -> Arc<Voice> {
+    let clip = read(&Library::with_samples().by_name(name).unwrap().origin).unwrap().pcm;
+    let job = PrepareJob { id: JobId::new(), clip, name: name.to_owned(), cancel: CancelToken::default() };
+    engine.commands.send(Command::Prepare(job)).unwrap();
+    loop {
+        match next(engine) {
+            Event::VoiceReady { voice, .. } => return voice,
+            Event::Started { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn next(engine: &Engine) -> Event {
+    engine.events.recv_timeout(PATIENCE).expect("the worker answers")
+}

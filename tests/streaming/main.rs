@@ -1,0 +1,130 @@
+//! Streamed speech beside the same speech made in one go, with the same seed and noise: no edge is heard, the spectrum is
+//! the same, and so is the watermark.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_debug_implementations)]
+
+mod ahead;
+mod cancel;
+mod clicks;
+mod speech;
+
+use std::sync::Arc;
+
+use clicks::movement;
+use myna_engine::dsp::mel::s3gen_mel;
+use myna_engine::model::Model;
+use myna_engine::protocol::{Delivery, ModelSource};
+use myna_engine::trace::Trace;
+use myna_engine::watermark::Watermarker;
+use speech::{Line, Spoken, load, speak, voice, without_masks};
+
+const VOICES: [&str; 4] = ["Grace", "Walter", "Nora", "Marcus"];
+
+const TEXTS: [&str; 20] = [
+    "The rain had stopped before dawn, and somebody was whistling in the harbour.",
+    "Please put the blue cup back on the top shelf.",
+    "How many people are coming to dinner on Thursday?",
+    "A narrow path led down to the river between two old stone walls.",
+    "I never thought it would take this long to paint one small room.",
+    "Stop! You have forgotten your keys again.",
+    "The museum opens at ten and closes at half past five.",
+    "She sells fresh bread, soft cheese and six kinds of apples.",
+    "Without a word he closed the book and walked away.",
+    "Numbers such as forty two and ninety nine are easy to remember.",
+    "The little dog barked at every car that passed the house.",
+    "If it snows tomorrow, the schools will stay shut.",
+    "Peter packed paper, pencils and a pair of pocket scissors.",
+    "There was nothing left to do but wait for the morning train.",
+    "Her voice was calm, although her hands were shaking.",
+    "We measured it twice and still cut it too short.",
+    "Quick, take a picture before the clouds cover the moon!",
+    "Many thanks for your letter, which arrived on Monday.",
+    "The engine coughed, turned over once, and died.",
+    "Good night, and do not forget to lock the door.",
+];
+
+/// Fades from a piece to the next last one mel frame.
+const FADE_SAMPLES: usize = 480;
+
+/// Mean difference of the log-mels of two clips of equal length.
+fn log_mel_distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let (a, b) = (s3gen_mel(a).unwrap(), s3gen_mel(b).unwrap());
+    a.data.iter().zip(&b.data).map(|(a, b)| (a - b).abs()).sum::<f32>() / a.data.len() as f32
+}
+
+fn both(model: &Arc<Model>, line: &Line<'_>) -> (Spoken, Spoken) {
+    (speak(model, line, Delivery::Streamed, Trace::off()), speak(model, line, Delivery::OneShot, Trace::off()))
+}
+
+/// Speaks every `nth` text both ways; the largest movement at edges and the mean distance.
+fn examine(model: &Arc<Model>, nth: usize) -> (f32, f32, f32) {
+    let voices = VOICES.map(|name| voice(model, name));
+    let (mut step, mut flux, mut distances, mut edges) = (0.0f32, 0.0f32, Vec::new(), 0);
+    for (i, text) in TEXTS.iter().enumerate().step_by(nth) {
+        let line = Line { text, seed: i as u64, voice: &voices[i % voices.len()] };
+        let (live, whole) = both(model, &line);
+        assert_eq!(live.samples.len(), whole.samples.len(), "{text}");
+        assert!(live.seams.len() >= 2 && whole.seams.is_empty(), "{} seams: {text}", live.seams.len());
+        // What could be heard lies where a fade begins and where it ends.
+        let places: Vec<usize> = live.seams.iter().flat_map(|&seam| [seam, seam + FADE_SAMPLES]).collect();
+        let moved = movement(&live.samples, &places);
+        let distance = log_mel_distance(&live.samples, &whole.samples);
+        println!("step {:.2} flux {:.2} log-mel {distance:.3}, {} seams: {text}", moved.step, moved.flux, live.seams.len());
+        step = step.max(moved.step);
+        flux = flux.max(moved.flux);
+        distances.push(distance);
+        edges += live.seams.len();
+    }
+    let distance = distances.iter().sum::<f32>() / distances.len() as f32;
+    println!("{edges} seams: step {step:.2}, flux {flux:.2} of what is rare elsewhere; log-mel distance {distance:.3}");
+    (step, flux, distance)
+}
+
+#[test]
+fn the_embedded_model_streams_without_a_click_what_it_says_in_one_go() {
+    let (step, flux, distance) = examine(&load(ModelSource::Embedded), 1);
+    assert!(step <= 1.0 && flux <= 1.0, "an edge is heard: step {step}, flux {flux}");
+    assert!(distance < 0.05, "log-mel distance {distance}");
+}
+
+#[test]
+fn an_ordinary_checkpoint_streams_without_a_click_what_it_nearly_says_in_one_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let (step, flux, distance) = examine(&without_masks(folder.path()), 2);
+    assert!(step <= 1.0 && flux <= 1.0, "an edge is heard: step {step}, flux {flux}");
+    assert!(distance < 0.2, "log-mel distance {distance}");
+}
+
+#[test]
+fn the_mark_put_on_chunk_by_chunk_is_that_of_the_whole() {
+    let model = load(ModelSource::Embedded);
+    let (grace, folder) = (voice(&model, "Grace"), tempfile::tempdir().unwrap());
+    let marker = Watermarker::embedded().unwrap();
+    for (i, text) in TEXTS.iter().enumerate().step_by(5) {
+        let line = Line { text, seed: i as u64, voice: &grace };
+        let chunks = speak(&model, &line, Delivery::Streamed, Trace::off()).chunks;
+        let trace = Trace::into(folder.path()).unwrap();
+        let whole = speak(&model, &line, Delivery::OneShot, trace).samples;
+        let plain = recorded(&folder.path().join("wav.safetensors"), "wav");
+        let (mut state, mut marked, mut at) = (marker.start(), Vec::new(), 0);
+        for length in chunks {
+            let end = (at + length).min(plain.len());
+            marked.extend(marker.push(&mut state, &plain[at..end]).unwrap());
+            at = end;
+        }
+        marked.extend(marker.push(&mut state, &plain[at..]).unwrap());
+        marked.extend(marker.finish(state).unwrap());
+        assert_eq!(marked.len(), whole.len());
+        let far = marked.iter().zip(&whole).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let mark = plain.iter().zip(&whole).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        println!("mark up to {mark:.4}, chunks off by {far:.2e}: {text}");
+        assert!(mark > 1e-3 && far < 1e-5, "a mark of up to {mark}, chunk by chunk off by {far}");
+    }
+}
+
+fn recorded(path: &std::path::Path, name: &str) -> Vec<f32> {
+    let bytes = std::fs::read(path).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let data = tensors.tensor(name).unwrap().data().to_vec();
+    data.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}

@@ -1,0 +1,135 @@
+//! Speech of the embedded model, and where its pieces meet.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use myna::library::{Library, read};
+use myna_engine::model::Model;
+use myna_engine::noise::{NoiseSource, SeededNoise};
+use myna_engine::protocol::{
+    AudioChunk, CancelToken, Delivery, DeviceKind, LoadRequest, ModelSource, Precision, SpeakSettings,
+};
+use myna_engine::synthesis::{SpeakRequest, Synthesis};
+use myna_engine::trace::Trace;
+use myna_engine::{Error, Voice};
+
+pub fn load(source: ModelSource) -> Arc<Model> {
+    let request = LoadRequest { source, variant: None, precision: Precision::F32, device: DeviceKind::Cpu, threads: None };
+    Arc::new(Model::load(&request, &mut |_, _| ()).unwrap())
+}
+
+/// The embedded model as an ordinary checkpoint: without the masks that make its streaming exact.
+pub fn without_masks(folder: &Path) -> Arc<Model> {
+    edited(folder, |config| {
+        config["flow"].as_object_mut().unwrap().remove("chunk_causal").expect("the embedded model has masks");
+    })
+}
+
+/// The embedded model with another configuration.
+pub fn edited(folder: &Path, edit: impl FnOnce(&mut serde_json::Value)) -> Arc<Model> {
+    let embedded = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/embedded");
+    for entry in std::fs::read_dir(embedded).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
+    }
+    let path = folder.join("config.json");
+    let mut config = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    edit(&mut config);
+    std::fs::write(&path, config.to_string()).unwrap();
+    load(ModelSource::Folder(folder.to_owned()))
+}
+
+pub fn voice(model: &Model, name: &str) -> Arc<Voice> {
+    let clip = read(&Library::with_samples().by_name(name).unwrap().origin).unwrap();
+    Arc::new(model.prepare_voice(&clip.pcm, name, &CancelToken::default(), &Trace::off()).unwrap())
+}
+
+/// A text to be spoken with a seed.
+pub struct Line<'a> {
+    pub text: &'a str,
+    pub seed: u64,
+    pub voice: &'a Arc<Voice>,
+}
+
+/// What came of it.
+pub struct Spoken {
+    pub samples: Vec<f32>,
+    pub chunks: Vec<usize>,
+    /// First samples of pieces that were decoded apart, without that of the first.
+    pub seams: Vec<usize>,
+}
+
+/// Speaks with the noise of a seed.
+pub fn speak(model: &Arc<Model>, line: &Line<'_>, delivery: Delivery, trace: Trace) -> Spoken {
+    let noise = Arc::new(SeamNoise::new(line.seed));
+    let request = SpeakRequest { noise: noise.clone(), trace: Arc::new(trace), ..request(model, line, delivery) };
+    let chunks = run(model, request).unwrap();
+    let seams = noise.seams.lock().unwrap().clone();
+    let lengths = chunks.iter().map(|chunk| chunk.samples.len()).collect();
+    Spoken { samples: chunks.into_iter().flat_map(|chunk| chunk.samples).collect(), chunks: lengths, seams }
+}
+
+pub fn request(model: &Model, line: &Line<'_>, delivery: Delivery) -> SpeakRequest {
+    SpeakRequest {
+        text: line.text.to_owned(),
+        voice: line.voice.clone(),
+        settings: SpeakSettings { seed: line.seed, ..model.info().defaults.clone() },
+        delivery,
+        cancel: CancelToken::default(),
+        noise: Arc::new(SeededNoise::new(line.seed)),
+        trace: Arc::new(Trace::off()),
+        force_tokens: Vec::new(),
+    }
+}
+
+/// All chunks of a request.
+pub fn run(model: &Arc<Model>, request: SpeakRequest) -> Result<Vec<AudioChunk>, Error> {
+    let mut synthesis = Synthesis::start(model, request)?;
+    let mut chunks = Vec::new();
+    while let Some(chunk) = synthesis.next_chunk(&mut |_| ())? {
+        chunks.push(chunk);
+    }
+    Ok(chunks)
+}
+
+/// The noise of a seed, which notes where the vocoder begins a new piece: it asks for what lies ahead of a piece too, and
+/// then goes back to where the next one begins.
+#[derive(Debug)]
+struct SeamNoise {
+    seeded: SeededNoise,
+    asked: Mutex<usize>,
+    seams: Mutex<Vec<usize>>,
+}
+
+impl SeamNoise {
+    fn new(seed: u64) -> Self {
+        Self { seeded: SeededNoise::new(seed), asked: Mutex::default(), seams: Mutex::default() }
+    }
+}
+
+impl NoiseSource for SeamNoise {
+    fn uniform(&self, sentence: usize, step: usize) -> f32 {
+        self.seeded.uniform(sentence, step)
+    }
+
+    fn flow(&self, sentence: usize, start: usize, frames: usize) -> Vec<f32> {
+        self.seeded.flow(sentence, start, frames)
+    }
+
+    fn prompt_flow(&self, start: usize, frames: usize) -> Vec<f32> {
+        self.seeded.prompt_flow(start, frames)
+    }
+
+    fn phases(&self, sentence: usize, harmonics: usize) -> Vec<f32> {
+        self.seeded.phases(sentence, harmonics)
+    }
+
+    fn source(&self, sentence: usize, start: usize, samples: usize, harmonics: usize) -> Vec<f32> {
+        let mut asked = self.asked.lock().unwrap();
+        if start < *asked {
+            self.seams.lock().unwrap().push(start);
+        }
+        *asked = start + samples;
+        self.seeded.source(sentence, start, samples, harmonics)
+    }
+}
