@@ -184,7 +184,7 @@ fn check(event: &Event, fate: Fate) -> &'static str {
 }
 
 fn prepare(engine: &Engine, name: &str) -> Arc<Voice> {
-    let clip = read(&Library::with_samples().by_name(name).unwrap().origin).unwrap().pcm;
+    let clip = read(&Library::with_samples().by_name(name).unwrap().origin).unwrap().pcm.as_ref().clone();
     let job = PrepareJob { id: JobId::new(), clip, name: name.to_owned(), cancel: CancelToken::default() };
     engine.commands.send(Command::Prepare(job)).unwrap();
     loop {
