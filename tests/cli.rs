@@ -231,7 +231,8 @@ fn every_kind_of_file_at_every_rate_says_where_it_is_from() {
             assert_eq!(hound::WavReader::open(at.join(name)).unwrap().spec().bits_per_sample, bits);
         }
     }
-    let converted = ["convert", "--source", "plain.wav", "--voice", "pip.safetensors", "--out", "f.flac", "--rate", "44100"];
+    let converted =
+        ["convert", "--source", "plain.wav", "--voice", "pip.safetensors", "--out", "f.flac", "--rate", "44100"];
     done(at, &[&converted[..], &["--json"]].concat());
     assert_eq!(provenance(&std::fs::read(at.join("f.flac")).unwrap())["kind"], "AI-generated speech");
 }

@@ -1,8 +1,10 @@
 //! Hundreds of jobs through the real worker, cancelled at random moments: each ends in exactly one terminal event, nothing
-//! hangs, and memory stays where it was. `SOAK_JOBS=5000` makes it longer.
+//! hangs, and memory stays where it was. By default with the tiny model of the fixtures; `SOAK_MODEL=embedded` or a
+//! folder takes another, `SOAK_JOBS=5000` makes it longer.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_debug_implementations)]
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +12,7 @@ use crossbeam_channel::{Receiver, bounded, unbounded};
 use myna::library::{Library, read};
 use myna_engine::noise::{NoiseSource, SeededNoise};
 use myna_engine::protocol::{
-    AudioChunk, CancelToken, Delivery, DeviceKind, JobId, LoadRequest, ModelSource, PrepareJob, Precision, SpeakJob,
+    AudioChunk, CancelToken, Delivery, DeviceKind, JobId, LoadRequest, ModelSource, Precision, PrepareJob, SpeakJob,
     SpeakSettings,
 };
 use myna_engine::{Command, Engine, Event, Voice};
@@ -20,7 +22,7 @@ const JOBS: usize = 500;
 /// The part of them that memory is not watched in: caches fill.
 const WARM_UP: f64 = 0.3;
 /// A worker that says nothing for so long hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 const TEXTS: [&str; 5] = [
     "Yes.",
@@ -73,6 +75,23 @@ fn fate(dice: &Dice, job: usize) -> Fate {
     }
 }
 
+/// The model that the environment asks for, or the tiny one, put together in a folder.
+fn source(folder: &Path) -> ModelSource {
+    match std::env::var("SOAK_MODEL") {
+        Ok(name) if name == "embedded" => return ModelSource::Embedded,
+        Ok(path) => return ModelSource::Folder(path.into()),
+        Err(_) => {}
+    }
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    for part in ["tiny/english", "tiny/shared", "text/english"] {
+        for entry in std::fs::read_dir(fixtures.join(part)).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+        }
+    }
+    ModelSource::Folder(folder.to_owned())
+}
+
 /// Resident bytes of this process.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").expect("/proc tells how much memory is used");
@@ -83,8 +102,9 @@ fn resident() -> usize {
 fn every_job_ends_once_and_memory_stays_where_it_was() {
     let jobs = std::env::var("SOAK_JOBS").map_or(JOBS, |jobs| jobs.parse().expect("SOAK_JOBS is a number"));
     let engine = Engine::spawn(|| ()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let load = LoadRequest {
-        source: ModelSource::Embedded,
+        source: source(folder.path()),
         variant: None,
         precision: Precision::F32,
         device: DeviceKind::Cpu,
@@ -128,7 +148,13 @@ fn every_job_ends_once_and_memory_stays_where_it_was() {
     let (least, most) = (*memory.iter().min().unwrap() as f64, *memory.iter().max().unwrap() as f64);
     let (first, last) = (memory[0] as f64, memory[memory.len() - 1] as f64);
     let mb = |bytes: f64| bytes / 1e6;
-    println!("{jobs} jobs: {ended:?}; resident {:.1} to {:.1} MB, {:.1} at first, {:.1} at last", mb(least), mb(most), mb(first), mb(last));
+    println!(
+        "{jobs} jobs: {ended:?}; resident {:.1} to {:.1} MB, {:.1} at first, {:.1} at last",
+        mb(least),
+        mb(most),
+        mb(first),
+        mb(last)
+    );
     assert!(["finished", "cancelled", "refused"].iter().all(|end| ended[end] > jobs / 40), "{ended:?}");
     assert!(most <= 1.05 * least, "memory moved from {:.1} to {:.1} MB", mb(least), mb(most));
 }
@@ -137,7 +163,8 @@ fn begin(engine: &Engine, dice: &Dice, job: usize, voices: &[Arc<Voice>]) -> (Jo
     let (fate, id, cancel) = (fate(dice, job), JobId::new(), CancelToken::default());
     // Sometimes the listener is slow and the worker has to wait for room.
     let (audio, chunks) = if dice.below(2, job, 3) == 0 { bounded(1) } else { unbounded() };
-    let settings = SpeakSettings { seed: job as u64, max_tokens: 4 + dice.below(40, job, 4), ..SpeakSettings::default() };
+    let settings =
+        SpeakSettings { seed: job as u64, max_tokens: 4 + dice.below(40, job, 4), ..SpeakSettings::default() };
     let speak = SpeakJob {
         id,
         text: TEXTS[dice.below(TEXTS.len(), job, 5)].to_owned(),

@@ -219,12 +219,7 @@ impl Model {
     }
 
     /// S3Gen with the voice's prompt worked through, kept for the next job in the same voice.
-    pub(crate) fn primed(
-        &self,
-        voice: &Arc<Voice>,
-        options: &FlowOptions,
-        run: &FlowRun<'_>,
-    ) -> Result<S3GenState> {
+    pub(crate) fn primed(&self, voice: &Arc<Voice>, options: &FlowOptions, run: &FlowRun<'_>) -> Result<S3GenState> {
         let noise = run.noise.prompt_flow(0, 1);
         let mut kept = self.primed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(primed) = kept.as_ref()

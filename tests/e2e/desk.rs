@@ -269,8 +269,7 @@ fn at_ease(environment: &[(String, String)]) {
         let output = command("pactl", environment).args(["list", "sinks"]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let latencies = text.lines().filter_map(|line| line.trim().strip_prefix("Latency: "));
-        let latencies: Vec<u32> =
-            latencies.filter_map(|rest| rest.split_whitespace().next()?.parse().ok()).collect();
+        let latencies: Vec<u32> = latencies.filter_map(|rest| rest.split_whitespace().next()?.parse().ok()).collect();
         if latencies.len() == 2 && latencies.iter().all(|&usec| usec < 100_000) {
             return;
         }

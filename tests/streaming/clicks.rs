@@ -38,7 +38,7 @@ pub fn movement(samples: &[f32], edges: &[usize]) -> Movement {
 /// The largest value at an edge over the 99.9th percentile of the others.
 fn compare(values: &[(usize, f32)], is_edge: impl Fn(usize) -> bool) -> f32 {
     let (edges, mut others): (Vec<(usize, f32)>, Vec<(usize, f32)>) = values.iter().partition(|(at, _)| is_edge(*at));
-    assert!(!edges.is_empty() && others.len() > 1000, "{} edges, {} other places", edges.len(), others.len());
+    assert!(!edges.is_empty() && others.len() > 500, "{} edges, {} other places", edges.len(), others.len());
     others.sort_by(|a, b| a.1.total_cmp(&b.1));
     let usual = others[((1.0 - RARE) * (others.len() - 1) as f64) as usize].1;
     edges.iter().fold(0.0f32, |most, (_, value)| most.max(*value)) / usual

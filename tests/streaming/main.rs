@@ -69,7 +69,12 @@ fn examine(model: &Arc<Model>, nth: usize) -> (f32, f32, f32) {
         let places: Vec<usize> = live.seams.iter().flat_map(|&seam| [seam, seam + FADE_SAMPLES]).collect();
         let moved = movement(&live.samples, &places);
         let distance = log_mel_distance(&live.samples, &whole.samples);
-        println!("step {:.2} flux {:.2} log-mel {distance:.3}, {} seams: {text}", moved.step, moved.flux, live.seams.len());
+        println!(
+            "step {:.2} flux {:.2} log-mel {distance:.3}, {} seams: {text}",
+            moved.step,
+            moved.flux,
+            live.seams.len()
+        );
         step = step.max(moved.step);
         flux = flux.max(moved.flux);
         distances.push(distance);

@@ -95,7 +95,8 @@ impl OutputArgs {
             };
         }
         if format.is_some_and(FormatArg::is_raw) {
-            let message = "bare samples could not say that they are generated; write a WAV, or pipe them with `--out -`";
+            let message =
+                "bare samples could not say that they are generated; write a WAV, or pipe them with `--out -`";
             return Err(Error::input(message).into());
         }
         let format = format.map_or_else(|| format_of(path), |format| Ok(format.format()))?;

@@ -37,7 +37,8 @@ impl FlacFile {
         let frame = FrameBuf::with_size(1, config.block_size).map_err(failed)?;
         let context = Context::new(usize::from(BITS), 1);
         let out = BufWriter::new(file);
-        let mut flac = Self { out, config, info, context, frame, waiting: Vec::new(), about: about.to_owned(), frames: 0 };
+        let mut flac =
+            Self { out, config, info, context, frame, waiting: Vec::new(), about: about.to_owned(), frames: 0 };
         flac.write_header()?;
         Ok(flac)
     }
