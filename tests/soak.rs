@@ -107,6 +107,7 @@ fn every_job_ends_once_and_memory_stays_where_it_was() {
         source: source(folder.path()),
         variant: None,
         precision: Precision::F32,
+        plan: None,
         device: DeviceKind::Cpu,
         threads: None,
     };

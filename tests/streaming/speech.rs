@@ -14,8 +14,14 @@ use myna_engine::trace::Trace;
 use myna_engine::{Error, Voice};
 
 pub fn load(source: ModelSource) -> Arc<Model> {
-    let request =
-        LoadRequest { source, variant: None, precision: Precision::F32, device: DeviceKind::Cpu, threads: None };
+    let request = LoadRequest {
+        source,
+        variant: None,
+        precision: Precision::F32,
+        plan: None,
+        device: DeviceKind::Cpu,
+        threads: None,
+    };
     Arc::new(Model::load(&request, &mut |_, _| ()).unwrap())
 }
 
