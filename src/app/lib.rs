@@ -14,6 +14,7 @@ pub mod panels;
 pub mod player;
 pub mod recorder;
 pub mod settings_file;
+pub mod speech_measure;
 pub mod state;
 pub mod theme;
 pub mod widgets;

@@ -11,6 +11,7 @@ use myna_engine::{Error, Variant};
 
 mod bench;
 mod convert;
+mod eval;
 mod inspect;
 mod job;
 mod output;
@@ -42,6 +43,8 @@ enum Command {
     Watermark(watermark::WatermarkArgs),
     /// Measure every stage.
     Bench(bench::BenchArgs),
+    /// Speak sentences in voices and measure what comes out.
+    Eval(eval::EvalArgs),
 }
 
 /// Which model, and how it runs.
@@ -138,6 +141,7 @@ pub fn run(window: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
         Some(Command::Inspect(args)) => inspect::run(&args),
         Some(Command::Watermark(args)) => watermark::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
+        Some(Command::Eval(args)) => eval::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -13,7 +13,7 @@ use super::job::JobArgs;
 use super::play::Speaker;
 
 /// How fast people read aloud.
-const CHARS_PER_SEC: f32 = 15.0;
+pub(super) const CHARS_PER_SEC: f32 = 15.0;
 
 /// Options of `myna say`.
 #[derive(Debug, Args)]
@@ -145,7 +145,8 @@ pub fn run(args: &SayArgs) -> anyhow::Result<()> {
     args.job.end(job.sink, &report)
 }
 
-fn read_text(path: &Path) -> anyhow::Result<String> {
+/// Text of a file.
+pub(super) fn read_text(path: &Path) -> anyhow::Result<String> {
     let bytes = std::fs::read(path).map_err(|e| Error::io(path, e))?;
     let text = String::from_utf8(bytes).map_err(|_| Error::input(format!("{} is not UTF-8 text", path.display())))?;
     Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
