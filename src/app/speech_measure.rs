@@ -56,7 +56,7 @@ fn f0_hz(frame: &[f32], longest: usize) -> Option<f32> {
     let mut dips = dips.collect::<Vec<_>>().into_iter();
     let deepest = dips.clone().min_by(|a, b| depth(a).total_cmp(&depth(b)))?;
     let lag = dips.find(|lag| depth(lag) < CLEAR).unwrap_or(deepest);
-    (depth(&lag) < VOICED).then(|| RATE_HZ as f32 / lag as f32)
+    (depth(&lag) < VOICED).then_some(RATE_HZ as f32 / lag as f32)
 }
 
 /// Distance of two pitches in semitones.
@@ -117,11 +117,12 @@ pub fn cosine(a: &[f32], b: &[f32]) -> f32 {
 mod tests {
     use super::*;
 
-    /// A sawtooth-like voice: harmonics that fall with their number.
+    /// A sawtooth-like voice: all harmonics below 11 kHz, falling with their number.
     fn voice(f0_hz: f32, gain: f32) -> Pcm {
         let sample = |i: usize| {
             let phase = std::f32::consts::TAU * f0_hz * i as f32 / 24_000.0;
-            gain * (1..12).map(|k| (phase * k as f32).sin() / k as f32).sum::<f32>()
+            let harmonics = 1..=(11_000.0 / f0_hz) as u16;
+            gain * harmonics.map(|k| (phase * f32::from(k)).sin() / f32::from(k)).sum::<f32>()
         };
         Pcm { samples: (0..24_000).map(sample).collect(), sample_rate_hz: 24_000 }
     }

@@ -148,7 +148,7 @@ pub fn run(args: &EvalArgs) -> anyhow::Result<()> {
 
 fn references(model: &Model, wanted: &[PathBuf]) -> anyhow::Result<Vec<Reference>> {
     let library = Library::with_samples();
-    let mut clips: Vec<(String, Pcm)> = Vec::new();
+    let mut clips: Vec<(String, Arc<Pcm>)> = Vec::new();
     if wanted.is_empty() {
         for clip in library.clips() {
             clips.push((clip.name.clone(), read(&clip.origin)?.pcm));
@@ -158,10 +158,10 @@ fn references(model: &Model, wanted: &[PathBuf]) -> anyhow::Result<Vec<Reference
         let sample = path.to_str().filter(|_| !path.exists()).and_then(|name| library.by_name(name));
         clips.push(match sample {
             Some(sample) => (sample.name.clone(), read(&sample.origin)?.pcm),
-            None => (stem(path), decode(path)?),
+            None => (stem(path), Arc::new(decode(path)?)),
         });
     }
-    let prepare = |(name, pcm): (String, Pcm)| {
+    let prepare = |(name, pcm): (String, Arc<Pcm>)| -> anyhow::Result<Reference> {
         let voice = model.prepare_voice(&pcm, &name, &CancelToken::default(), &Trace::off());
         let voice = Arc::new(voice.with_context(|| name.clone())?);
         Ok(Reference { voice, f0_hz: median_f0_hz(&pcm)?, mel: MelStatistics::of(&pcm)?, name })
