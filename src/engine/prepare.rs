@@ -45,8 +45,7 @@ impl Model {
         }
         let wav16 = resample(&wav24, 24_000, 16_000)?;
         let head24 = &wav24[..wav24.len().min(S3GEN_REFERENCE_SECS * 24_000)];
-        let t3_secs = self.config.t3.prompt_tokens / 25;
-        let head16 = &wav16[..wav16.len().min(t3_secs * 16_000)];
+        let head16 = &wav16[..wav16.len().min(self.config.t3.prompt_tokens * 16_000 / 25)];
         stop_if(cancel)?;
         let (s3gen, (speaker_emb, prompt_tokens)) = rayon::join(
             || self.s3gen_side(head24, cancel),
