@@ -1,7 +1,7 @@
 //! Hundreds of jobs through the real worker, cancelled at random moments: each ends in exactly one terminal event, nothing
 //! hangs, and memory stays where it was. By default with the tiny model of the fixtures; `SOAK_MODEL=embedded` or a
 //! folder takes another, `SOAK_JOBS=5000` makes it longer.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_debug_implementations)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_debug_implementations, clippy::print_stdout)]
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -89,6 +89,11 @@ fn source(folder: &Path) -> ModelSource {
             std::fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
         }
     }
+    // It reads 96 characters at once: longer texts come in sentences.
+    let config = folder.join("config.json");
+    let mut settings: serde_json::Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
+    settings["max_chars"] = 80.into();
+    std::fs::write(&config, settings.to_string()).unwrap();
     ModelSource::Folder(folder.to_owned())
 }
 
@@ -146,18 +151,13 @@ fn every_job_ends_once_and_memory_stays_where_it_was() {
         }
     }
     assert!(engine.events.recv_timeout(Duration::from_millis(200)).is_err(), "something followed the last end");
-    let (least, most) = (*memory.iter().min().unwrap() as f64, *memory.iter().max().unwrap() as f64);
-    let (first, last) = (memory[0] as f64, memory[memory.len() - 1] as f64);
-    let mb = |bytes: f64| bytes / 1e6;
-    println!(
-        "{jobs} jobs: {ended:?}; resident {:.1} to {:.1} MB, {:.1} at first, {:.1} at last",
-        mb(least),
-        mb(most),
-        mb(first),
-        mb(last)
-    );
+    // What is resident at one instant depends on the job under way: a leak shows in the means.
+    let mean_mb = |part: &[usize]| part.iter().sum::<usize>() as f64 / 1e6 / part.len() as f64;
+    let third = memory.len() / 3;
+    let (first, last) = (mean_mb(&memory[..third]), mean_mb(&memory[memory.len() - third..]));
+    println!("{jobs} jobs: {ended:?}; resident {first:.1} MB at first, {last:.1} MB at last");
     assert!(["finished", "cancelled", "refused"].iter().all(|end| ended[end] > jobs / 40), "{ended:?}");
-    assert!(most <= 1.05 * least, "memory moved from {:.1} to {:.1} MB", mb(least), mb(most));
+    assert!(last <= 1.05 * first, "memory grew from {first:.1} to {last:.1} MB");
 }
 
 fn begin(engine: &Engine, dice: &Dice, job: usize, voices: &[Arc<Voice>]) -> (JobId, Open) {

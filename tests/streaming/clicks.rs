@@ -26,18 +26,21 @@ pub struct Movement {
 /// Compares the `edges` of a clip with all the rest of it.
 pub fn movement(samples: &[f32], edges: &[usize]) -> Movement {
     let near = |at: usize, reach: usize| edges.iter().any(|&edge| at.abs_diff(edge) <= reach);
-    let steps: Vec<(usize, f32)> = local_steps(samples).into_iter().enumerate().collect();
+    let steps: Vec<Place> = local_steps(samples).into_iter().enumerate().collect();
     // A frame of the flux covers two windows that begin a hop apart.
-    let flux: Vec<(usize, f32)> = rises(samples);
+    let flux: Vec<Place> = rises(samples);
     Movement {
         step: compare(&steps, |at| near(at, STEP_REACH)),
         flux: compare(&flux, |at| near(at, (FLUX_WINDOW + FLUX_HOP) / 2)),
     }
 }
 
+/// Where something is measured and what.
+type Place = (usize, f32);
+
 /// The largest value at an edge over the 99.9th percentile of the others.
-fn compare(values: &[(usize, f32)], is_edge: impl Fn(usize) -> bool) -> f32 {
-    let (edges, mut others): (Vec<(usize, f32)>, Vec<(usize, f32)>) = values.iter().partition(|(at, _)| is_edge(*at));
+fn compare(values: &[Place], is_edge: impl Fn(usize) -> bool) -> f32 {
+    let (edges, mut others): (Vec<Place>, Vec<Place>) = values.iter().partition(|(at, _)| is_edge(*at));
     assert!(!edges.is_empty() && others.len() > 500, "{} edges, {} other places", edges.len(), others.len());
     others.sort_by(|a, b| a.1.total_cmp(&b.1));
     let usual = others[((1.0 - RARE) * (others.len() - 1) as f64) as usize].1;
@@ -51,7 +54,7 @@ fn local_steps(samples: &[f32]) -> Vec<f32> {
 }
 
 /// The middle of each pair of neighbouring windows, and the rise between them.
-fn rises(samples: &[f32]) -> Vec<(usize, f32)> {
+fn rises(samples: &[f32]) -> Vec<Place> {
     let mut spectra: Vec<Vec<f32>> = Vec::new();
     let stft = Stft::new(FLUX_WINDOW, FLUX_HOP);
     let log = |magnitude: f32| magnitude.max(FLOOR).ln();
