@@ -245,8 +245,9 @@ impl Model {
         }
     }
 
-    /// Gives T3's caches back for the next job.
-    pub(crate) fn return_t3_state(&self, state: T3State) {
+    /// Gives T3's caches back for the next job, with nothing but the voice in them.
+    pub(crate) fn return_t3_state(&self, mut state: T3State) {
+        state.release();
         *self.idle_state.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
     }
 }

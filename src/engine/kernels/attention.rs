@@ -43,6 +43,8 @@ pub(crate) enum Extra<'a> {
 /// One call: queries against the first `keys` keys.
 #[derive(Clone, Copy)]
 pub(crate) struct Attention<'a, E> {
+    /// Batch rows that have queries, of those that have keys.
+    pub batch: usize,
     pub q: HeadRows<'a>,
     pub queries: usize,
     pub k: &'a Keys<E>,
@@ -60,9 +62,11 @@ impl<E: Element> Attention<'_, E> {
     /// # Panics
     /// If a view does not fit its data: a defect of the caller.
     pub(crate) fn run(&self, out: &mut [f32]) {
-        let Shape { batch, heads, dim, capacity } = self.k.shape();
+        let Shape { heads, dim, capacity, .. } = self.k.shape();
+        let batch = self.batch;
         let tiles = self.queries.div_ceil(TILE);
-        assert!(out.len() == batch * self.queries * heads * dim && self.keys <= capacity, "attention shapes");
+        assert!(batch <= self.k.shape().batch && self.keys <= capacity, "attention keys");
+        assert!(out.len() == batch * self.queries * heads * dim, "attention output");
         let out = Output(out.as_mut_ptr());
         let one = |task: usize| {
             let (index, tile) = (task / tiles, task % tiles);

@@ -8,6 +8,7 @@ pub(crate) mod int8;
 pub(crate) mod lstm;
 pub(crate) mod math;
 pub(crate) mod matrix;
+pub(crate) mod memory;
 pub(crate) mod norm;
 pub(crate) mod pointwise;
 pub(crate) mod product;

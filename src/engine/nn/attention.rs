@@ -134,17 +134,22 @@ fn pack(k: &Tensor, v: &Tensor) -> Result<(Keys<f32>, Values<f32>)> {
     Ok((keys, values))
 }
 
-/// Writes `k, v: (B, T, H, D)` from position `start` on.
+/// Writes `k, v: (B or 1, T, H, D)` from position `start` on; one row for all where there is only one.
 fn append<E: Element>(keys: &mut Keys<E>, values: &mut Values<E>, start: usize, k: &Tensor, v: &Tensor) -> Result<()> {
     let count = k.dims4()?.1;
     with_strided(k, |data, stride| {
-        keys.write(start, count, head_rows(data, stride));
+        keys.write(start, count, for_all(k, head_rows(data, stride)));
         Ok(())
     })?;
     with_strided(v, |data, stride| {
-        values.write(start, count, head_rows(data, stride));
+        values.write(start, count, for_all(v, head_rows(data, stride)));
         Ok(())
     })
+}
+
+/// The same row over and over where `xs` has only one.
+fn for_all<'a>(xs: &Tensor, rows: HeadRows<'a>) -> HeadRows<'a> {
+    if xs.dims().first() == Some(&1) { HeadRows { batch: 0, ..rows } } else { rows }
 }
 
 fn head_rows<'a>(data: &'a [f32], stride: &[usize]) -> HeadRows<'a> {
@@ -163,7 +168,7 @@ impl<E: Element> Call<'_, E> {
     fn run(&self, q: &Tensor, extra: Extra<'_>) -> Result<Tensor> {
         let (b, tq, h, d) = q.dims4()?;
         let shape = self.keys.shape();
-        if (b, h, d) != (shape.batch, shape.heads, shape.dim) {
+        if b > shape.batch || (h, d) != (shape.heads, shape.dim) {
             return Err(Error::internal(format!("queries {:?} do not fit the keys {shape:?}", q.dims())));
         }
         if let Extra::Bias(bias) = extra
@@ -175,7 +180,8 @@ impl<E: Element> Call<'_, E> {
         with_strided(q, |data, stride| {
             let sees = |i: usize| self.mask.sees(i, self.len);
             let (q, k, v) = (head_rows(data, stride), self.keys, self.values);
-            Attention { q, queries: tq, k, v, keys: self.len, scale: self.scale, sees: &sees, extra }.run(&mut out);
+            let (scale, sees) = (self.scale, &sees);
+            Attention { batch: b, q, queries: tq, k, v, keys: self.len, scale, sees, extra }.run(&mut out);
             Ok(())
         })?;
         from_f32(out, (b, tq, h * d))
@@ -261,8 +267,8 @@ impl KvCache {
     ) -> Result<Self> {
         let shape = Shape { batch, heads, dim: head_dim, capacity };
         let store = match (device, precision) {
-            (Device::Cpu, Precision::F32) => Store::Cpu(Keys::new(shape), Values::new(shape)),
-            (Device::Cpu, _) => Store::Half(Keys::new(shape), Values::new(shape)),
+            (Device::Cpu, Precision::F32) => Store::Cpu(Keys::cache(shape), Values::cache(shape)),
+            (Device::Cpu, _) => Store::Half(Keys::cache(shape), Values::cache(shape)),
             _ => {
                 let zeros = || Tensor::zeros((batch, capacity, heads, head_dim), DType::F32, device);
                 Store::Device(zeros()?, zeros()?)
@@ -286,7 +292,17 @@ impl KvCache {
         self.len = self.len.min(len);
     }
 
-    /// Appends `k, v: (B, T, H, D)`, then attends with `q: (B, T, H, D)` causally; returns `(B, T, H · D)`.
+    /// Gives the memory behind the filled positions back to the system; the room stays.
+    pub fn release(&mut self) {
+        match &mut self.store {
+            Store::Cpu(keys, values) => (*keys, *values) = (keys.first(self.len), values.first(self.len)),
+            Store::Half(keys, values) => (*keys, *values) = (keys.first(self.len), values.first(self.len)),
+            Store::Device(..) => (),
+        }
+    }
+
+    /// Appends `k, v: (B, T, H, D)`, then attends with `q: (B, T, H, D)` causally; returns `(B, T, H · D)`. Where `B` is
+    /// 1 and the cache has more rows, all of them go on alike.
     ///
     /// # Errors
     /// If the cache is full or shapes disagree.
@@ -301,9 +317,11 @@ impl KvCache {
             Store::Cpu(keys, values) => grow_and_attend(keys, values, (q, k, v), scale, &mask, offset)?,
             Store::Half(keys, values) => grow_and_attend(keys, values, (q, k, v), scale, &mask, offset)?,
             Store::Device(keys, values) => {
-                keys.slice_set(&k.contiguous()?, 1, offset)?;
-                values.slice_set(&v.contiguous()?, 1, offset)?;
-                attend_device(q, &keys.narrow(1, 0, len)?, &values.narrow(1, 0, len)?, scale, &mask, None)?
+                let rows = (keys.dims()[0], t, k.dims()[2], k.dims()[3]);
+                keys.slice_set(&k.broadcast_as(rows)?.contiguous()?, 1, offset)?;
+                values.slice_set(&v.broadcast_as(rows)?.contiguous()?, 1, offset)?;
+                let seen = |all: &Tensor| all.narrow(0, 0, q.dims()[0])?.narrow(1, 0, len);
+                attend_device(q, &seen(keys)?, &seen(values)?, scale, &mask, None)?
             }
         };
         self.len = len;
@@ -334,7 +352,7 @@ fn grow_and_attend<E: Element>(
 ) -> Result<Tensor> {
     let Shape { batch, heads, dim, .. } = keys.shape();
     let t = k.dims4()?.1;
-    if k.dims() != [batch, t, heads, dim] || v.dims() != k.dims() {
+    if ![1, batch].map(|b| [b, t, heads, dim]).iter().any(|fit| k.dims() == fit) || v.dims() != k.dims() {
         return Err(Error::internal(format!("keys {:?} do not fit the cache", k.dims())));
     }
     append(keys, values, offset, k, v)?;
@@ -416,6 +434,22 @@ mod tests {
     }
 
     #[test]
+    fn one_row_for_all_is_as_good_as_the_same_row_in_each() {
+        let (q, k, v) = (random((1, 23, 2, 16)), random((1, 23, 2, 16)), random((1, 23, 2, 16)));
+        let twice = |x: &Tensor| Tensor::cat(&[x, x], 0).unwrap();
+        let cache = || KvCache::new((2, 30), (2, 16), Precision::F32, &Device::Cpu).unwrap();
+        let (mut one, mut each) = (cache(), cache());
+        let of_one = one.append_and_attend(&q, &k, &v, 0.3).unwrap();
+        let of_each = each.append_and_attend(&twice(&q), &twice(&k), &twice(&v), 0.3).unwrap();
+        assert_near(&twice(&of_one), &of_each);
+        one.release();
+        let next = |x: &Tensor| twice(&x.narrow(1, 3, 5).unwrap());
+        let [of_one, of_each] =
+            [&mut one, &mut each].map(|cache| cache.append_and_attend(&next(&q), &next(&k), &next(&v), 0.3).unwrap());
+        assert_near(&of_one, &of_each);
+    }
+
+    #[test]
     fn a_cache_attends_like_the_whole_and_gives_its_keys_back() {
         let (b, t, h, d) = (2, 41, 3, 24);
         let (q, k, v) = (random((b, t, h, d)), random((b, t, h, d)), random((b, t, h, d)));
@@ -428,6 +462,7 @@ mod tests {
                 let found = cache.append_and_attend(&part(&q), &part(&k), &part(&v), 0.3).unwrap();
                 assert_within(&found, &whole.narrow(1, from, len).unwrap(), error);
             }
+            cache.release();
             assert_within(&cache.keys(1, 2).unwrap(), &k.i((1, .., 2)).unwrap(), error);
             assert!(cache.append_and_attend(&q, &k, &v, 0.3).is_err(), "the cache is full");
         }

@@ -167,8 +167,8 @@ impl T3 {
             return Ok(());
         }
         state.clear();
-        let xs = self.cond_enc.forward(cond, &self.speech)?;
-        self.run(state, &repeat_rows(xs, state.rows)?)?;
+        // Both rows hear the same voice.
+        self.run(state, &self.cond_enc.forward(cond, &self.speech)?)?;
         state.voice = Some(HeldVoice { cond: cond.clone(), len: state.len() });
         Ok(())
     }
@@ -247,7 +247,7 @@ impl T3 {
         }
     }
 
-    /// The transformer without its final norm, `(rows, T, dim) -> (rows, T, dim)`.
+    /// The transformer without its final norm, `(B, T, dim) -> (B, T, dim)`; one row for all, or one for each.
     fn run(&self, state: &mut T3State, xs: &Tensor) -> Result<Tensor> {
         let needed = state.len() + xs.dims3()?.1;
         if needed > self.positions() {
@@ -336,6 +336,12 @@ impl T3State {
     /// Forgets everything but the voice.
     pub fn rewind(&mut self) {
         self.truncate(self.voice.as_ref().map_or(0, |held| held.len));
+    }
+
+    /// Forgets everything but the voice, and gives the memory of the rest back to the system.
+    pub fn release(&mut self) {
+        self.rewind();
+        self.caches.iter_mut().for_each(KvCache::release);
     }
 
     /// Forgets everything.

@@ -4,6 +4,7 @@ use rayon::prelude::*;
 
 use super::PANEL;
 use crate::kernels::element::Element;
+use crate::kernels::memory::Memory;
 
 /// Below this many values one thread copies faster.
 const PARALLEL_COPY: usize = 1 << 15;
@@ -48,23 +49,35 @@ impl Shape {
 }
 
 /// Keys as panels.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Keys<E> {
     shape: Shape,
-    data: Vec<E>,
+    data: Memory<E>,
 }
 
 /// Values as rows of whole vectors.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Values<E> {
     shape: Shape,
-    data: Vec<E>,
+    data: Memory<E>,
 }
 
 impl<E: Element> Keys<E> {
-    /// Room for `shape.capacity` keys; memory is taken as it is filled.
+    /// Room for `shape.capacity` keys of one call.
     pub(crate) fn new(shape: Shape) -> Self {
-        Self { shape, data: vec![E::default(); shape.batch * shape.heads * shape.keys_len()] }
+        Self { shape, data: Memory::heap(shape.batch * shape.heads * shape.keys_len()) }
+    }
+
+    /// Room for `shape.capacity` keys that stay; memory is taken as it is filled.
+    pub(crate) fn cache(shape: Shape) -> Self {
+        Self { shape, data: Memory::pages(shape.batch * shape.heads * shape.keys_len()) }
+    }
+
+    /// The same keys, of which the first `count` count, in no more memory than these take.
+    pub(crate) fn first(&self, count: usize) -> Self {
+        let mut kept = Self::cache(self.shape);
+        copy_parts(&self.data, &mut kept.data, self.shape.keys_len(), count.next_multiple_of(PANEL) * self.shape.dim);
+        kept
     }
 
     /// What it was made for.
@@ -104,9 +117,21 @@ impl<E: Element> Keys<E> {
 }
 
 impl<E: Element> Values<E> {
-    /// Room for `shape.capacity` values; memory is taken as it is filled.
+    /// Room for `shape.capacity` values of one call.
     pub(crate) fn new(shape: Shape) -> Self {
-        Self { shape, data: vec![E::default(); shape.batch * shape.heads * shape.values_len()] }
+        Self { shape, data: Memory::heap(shape.batch * shape.heads * shape.values_len()) }
+    }
+
+    /// Room for `shape.capacity` values that stay; memory is taken as it is filled.
+    pub(crate) fn cache(shape: Shape) -> Self {
+        Self { shape, data: Memory::pages(shape.batch * shape.heads * shape.values_len()) }
+    }
+
+    /// The same values, of which the first `count` count, in no more memory than these take.
+    pub(crate) fn first(&self, count: usize) -> Self {
+        let mut kept = Self::cache(self.shape);
+        copy_parts(&self.data, &mut kept.data, self.shape.values_len(), count * self.shape.padded_dim());
+        kept
     }
 
     /// Writes `count` values from position `start` on.
@@ -126,6 +151,12 @@ impl<E: Element> Values<E> {
         let len = self.shape.values_len();
         &self.data[(b * self.shape.heads + h) * len..][..len]
     }
+}
+
+/// Copies the first `count` numbers of every part.
+fn copy_parts<E: Copy>(from: &[E], to: &mut [E], len: usize, count: usize) {
+    let parts = to.chunks_exact_mut(len.max(1)).zip(from.chunks_exact(len.max(1)));
+    parts.for_each(|(to, from)| to[..count].copy_from_slice(&from[..count]));
 }
 
 /// Calls `f` with every part of `data` and its number.

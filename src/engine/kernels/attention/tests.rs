@@ -53,7 +53,7 @@ impl Case {
             _ => Extra::Relative(self.rows(&self.q_relative, self.queries), &p),
         };
         let (q, queries) = (self.rows(&self.q, self.queries), self.queries);
-        let call = Attention { q, queries, k: &k, v: &v, keys, scale: 0.3, sees, extra };
+        let call = Attention { batch, q, queries, k: &k, v: &v, keys, scale: 0.3, sees, extra };
         let mut out = vec![f32::NAN; batch * queries * heads * dim];
         let output = Output(out.as_mut_ptr());
         for b in 0..batch {

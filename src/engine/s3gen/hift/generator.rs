@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::{HiftConfig, SAMPLES_PER_FRAME, weight_norm};
 use crate::error::{Error, Result};
@@ -70,7 +70,7 @@ impl Generator {
         let conv = |name: &str, outputs: usize, inputs: usize| {
             let w = w.pp(name);
             let bias = w.get("bias", outputs)?;
-            Conv1d::new(&weight_norm(&w, (outputs, inputs, 7))?, Some(bias), ConvConfig::same(7, 1))
+            Conv1d::new(&weight_norm(&w, (outputs, inputs, 7), DType::F32)?, Some(bias), ConvConfig::same(7, 1))
         };
         let stages = STAGES.iter().enumerate().map(|(i, shape)| Stage::load(w, i, shape, base >> i));
         Ok(Self {
@@ -159,7 +159,7 @@ impl Stage {
         });
         Ok(Self {
             up: ConvTranspose1d::new(
-                &weight_norm(&up, (inputs, channels, kernel))?,
+                &weight_norm(&up, (inputs, channels, kernel), DType::F32)?,
                 &up.get("bias", channels)?,
                 stride,
                 padding,
@@ -197,7 +197,7 @@ impl ResBlock {
     fn load(w: &Weights, channels: usize, kernel: usize) -> Result<Self> {
         let conv = |name: &str, i: usize, dilation: usize| {
             let w = w.pp(name).pp(i);
-            let weight = weight_norm(&w, (channels, channels, kernel))?;
+            let weight = weight_norm(&w, (channels, channels, kernel), DType::F32)?;
             Conv1d::new(&weight, Some(w.get("bias", channels)?), ConvConfig::same(kernel, dilation))
         };
         let snake = |name: &str, i: usize| Snake::load(&w.pp(name).pp(i), channels);

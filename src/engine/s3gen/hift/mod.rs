@@ -11,7 +11,7 @@ mod generator;
 mod source;
 mod stream;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use self::f0::F0Predictor;
@@ -120,9 +120,9 @@ impl Hift {
 
 /// Loads a convolution weight of `shape` that is stored as direction `v` and length `g`:
 /// `g · v / ‖v‖`, the norm over all dimensions but the first, also for transposed convolutions.
-fn weight_norm(w: &Weights, shape: (usize, usize, usize)) -> Result<Tensor> {
-    let g = w.get("parametrizations.weight.original0", (shape.0, 1, 1))?;
-    let v = w.get("parametrizations.weight.original1", shape)?;
+fn weight_norm(w: &Weights, shape: (usize, usize, usize), dtype: DType) -> Result<Tensor> {
+    let g = w.get("parametrizations.weight.original0", (shape.0, 1, 1))?.to_dtype(dtype)?;
+    let v = w.get("parametrizations.weight.original1", shape)?.to_dtype(dtype)?;
     let norm = v.sqr()?.sum_keepdim((1, 2))?.sqrt()?;
     Ok(v.broadcast_mul(&(g / norm)?)?)
 }
