@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use eframe::egui::{
     Align2, CentralPanel, Context, Frame, Id, Key, KeyboardShortcut, LayerId, Margin, Modifiers, Order, Panel, Popup,
-    Stroke, StrokeKind, ThemePreference, Ui, ViewportBuilder,
+    Stroke, StrokeKind, ThemePreference, Ui, ViewportBuilder, ViewportCommand,
 };
 use myna_engine::Engine;
 use myna_engine::protocol::{ModelInfo, SpeakSettings};
@@ -312,6 +312,9 @@ impl App {
         let ctx = ui.ctx();
         let popup = Popup::is_any_open(ctx);
         let focused = ctx.memory(|memory| memory.focused());
+        if ctx.input_mut(|input| input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::Q))) {
+            ctx.send_viewport_cmd(ViewportCommand::Close);
+        }
         ctx.input_mut(|input| {
             if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::Enter)) {
                 actions.push(Action::Speak);

@@ -1,7 +1,7 @@
 //! Languages, tags, settings, devices, and what is remembered.
 
-use eframe::egui::Key;
 use eframe::egui::accesskit::Role;
+use eframe::egui::{Event as Input, Key, ViewportCommand};
 use egui_kittest::kittest::{NodeT, Queryable};
 use myna::player::{DeviceState, PlayState};
 use myna::settings_file::SettingsFile;
@@ -54,6 +54,18 @@ fn settings_reach_the_engine_and_the_defaults_are_a_click_away() {
     let now = stage.window.state().state().speak();
     assert_eq!((now.cfg_weight, now.steps), (0.5, 2));
     assert!(stage.window.get_by_label("Defaults").accesskit_node().is_disabled());
+}
+
+#[test]
+fn a_key_closes_the_window() {
+    let mut stage = Stage::new().ready();
+    let pressed = Input::Key { key: Key::Q, physical_key: None, pressed: true, repeat: false, modifiers: CTRL };
+    for (event, closes) in [(Input::Text("q".into()), false), (pressed, true)] {
+        stage.window.event(event);
+        stage.window.step();
+        let mut viewports = stage.window.output().viewport_output.values();
+        assert_eq!(viewports.any(|viewport| viewport.commands.contains(&ViewportCommand::Close)), closes);
+    }
 }
 
 #[test]

@@ -12,6 +12,10 @@ use super::callback::{Callback, Fault, Shared};
 /// machine, longer ones delay the first sound.
 const PERIOD_SECS: f32 = 0.03;
 
+/// Priority of the sound thread among those of the system that must not be late; sound servers have 5.
+#[cfg(target_os = "linux")]
+const SOUND_PRIORITY: u8 = 5;
+
 /// A device that can be chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceName {
@@ -138,9 +142,13 @@ fn build_as<T: SizedSample + FromSample<f32>>(
     let channels = usize::from(config.channels).max(1);
     let mut scratch = vec![0.0; 2048 * channels];
     let trouble = Arc::clone(shared);
+    let mut first = true;
     let stream = device.build_output_stream(
         config,
         move |out: &mut [T], _: &cpal::OutputCallbackInfo| {
+            if std::mem::take(&mut first) {
+                go_first();
+            }
             for part in out.chunks_mut(scratch.len()) {
                 let rendered = &mut scratch[..part.len()];
                 callback.render(rendered, channels);
@@ -153,6 +161,19 @@ fn build_as<T: SizedSample + FromSample<f32>>(
         None,
     );
     stream.context("the sound device cannot be opened")
+}
+
+/// Lets the sound thread run before the threads that compute, where the system allows that; it needs some microseconds
+/// at a time. Elsewhere than on Linux the system sees to it.
+fn go_first() {
+    #[cfg(target_os = "linux")]
+    {
+        use thread_priority::{RealtimeThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy, unix};
+        let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::RoundRobin);
+        let priority = SOUND_PRIORITY.try_into().map(ThreadPriority::Crossplatform);
+        let done = priority.map(|p| unix::set_thread_priority_and_policy(unix::thread_native_id(), p, policy));
+        tracing::debug!(?done, "priority of the sound thread");
+    }
 }
 
 fn severity(kind: ErrorKind) -> Fault {
