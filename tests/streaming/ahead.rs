@@ -43,7 +43,7 @@ fn the_next_sentence_begins_while_the_first_is_played_and_none_is_lost() {
     let text = "It was late, and nobody had come home yet. The street lay empty under the lamps. Then, far away, a door \
                 opened and somebody began to sing. ";
     let text = text.repeat(3);
-    let line = Line { text: &text, seed: 9, voice: &walter };
+    let line = Line::new(&text, 9, &walter);
     let noise = Arc::new(Latest { seeded: SeededNoise::new(9), sentence: AtomicUsize::new(0) });
     let asked = SpeakRequest { noise: noise.clone(), ..request(&model, &line, Delivery::Streamed) };
     let mut synthesis = Synthesis::start(&model, asked).unwrap();

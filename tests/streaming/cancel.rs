@@ -71,7 +71,7 @@ fn a_cancelled_job_takes_no_further_step() {
     let model = edited(folder.path(), |config| config["cfm_noise_scale"] = 0.1.into());
     let walter = voice(&model, "Walter");
     let text = "It was late, nobody had come home yet, and the long street lay empty in the rain.";
-    let line = Line { text, seed: 4, voice: &walter };
+    let line = Line::new(text, 4, &walter);
     for delivery in [Delivery::OneShot, Delivery::Streamed] {
         // In one go there is one flow, streamed one for each piece.
         let later = Moment::Flow(if delivery == Delivery::OneShot { 1 } else { 2 });

@@ -51,11 +51,23 @@ pub fn voice(model: &Model, name: &str) -> Arc<Voice> {
     Arc::new(model.prepare_voice(&clip.pcm, name, &CancelToken::default(), &Trace::off()).unwrap())
 }
 
+/// Tokens of one text; a checkpoint with random weights does not know where to end.
+const MOST_TOKENS: usize = 200;
+
 /// A text to be spoken with a seed.
+#[derive(Clone, Copy)]
 pub struct Line<'a> {
     pub text: &'a str,
     pub seed: u64,
+    /// Seed of the noise that the same words are spoken with, where it is not the same.
+    pub sound_seed: Option<u64>,
     pub voice: &'a Arc<Voice>,
+}
+
+impl<'a> Line<'a> {
+    pub fn new(text: &'a str, seed: u64, voice: &'a Arc<Voice>) -> Self {
+        Self { text, seed, sound_seed: None, voice }
+    }
 }
 
 /// What came of it.
@@ -68,7 +80,7 @@ pub struct Spoken {
 
 /// Speaks with the noise of a seed.
 pub fn speak(model: &Arc<Model>, line: &Line<'_>, delivery: Delivery, trace: Trace) -> Spoken {
-    let noise = Arc::new(SeamNoise::new(line.seed));
+    let noise = Arc::new(SeamNoise::new(line.seed, line.sound_seed.unwrap_or(line.seed)));
     let request = SpeakRequest { noise: noise.clone(), trace: Arc::new(trace), ..request(model, line, delivery) };
     let chunks = run(model, request).unwrap();
     let seams = noise.seams.lock().unwrap().clone();
@@ -80,7 +92,7 @@ pub fn request(model: &Model, line: &Line<'_>, delivery: Delivery) -> SpeakReque
     SpeakRequest {
         text: line.text.to_owned(),
         voice: line.voice.clone(),
-        settings: SpeakSettings { seed: line.seed, ..model.info().defaults.clone() },
+        settings: SpeakSettings { seed: line.seed, max_tokens: MOST_TOKENS, ..model.info().defaults.clone() },
         delivery,
         cancel: CancelToken::default(),
         noise: Arc::new(SeededNoise::new(line.seed)),
@@ -103,32 +115,38 @@ pub fn run(model: &Arc<Model>, request: SpeakRequest) -> Result<Vec<AudioChunk>,
 /// then goes back to where the next one begins.
 #[derive(Debug)]
 struct SeamNoise {
-    seeded: SeededNoise,
+    words: SeededNoise,
+    sound: SeededNoise,
     asked: Mutex<usize>,
     seams: Mutex<Vec<usize>>,
 }
 
 impl SeamNoise {
-    fn new(seed: u64) -> Self {
-        Self { seeded: SeededNoise::new(seed), asked: Mutex::default(), seams: Mutex::default() }
+    fn new(words: u64, sound: u64) -> Self {
+        Self {
+            words: SeededNoise::new(words),
+            sound: SeededNoise::new(sound),
+            asked: Mutex::default(),
+            seams: Mutex::default(),
+        }
     }
 }
 
 impl NoiseSource for SeamNoise {
     fn uniform(&self, sentence: usize, step: usize) -> f32 {
-        self.seeded.uniform(sentence, step)
+        self.words.uniform(sentence, step)
     }
 
     fn flow(&self, sentence: usize, start: usize, frames: usize) -> Vec<f32> {
-        self.seeded.flow(sentence, start, frames)
+        self.sound.flow(sentence, start, frames)
     }
 
     fn prompt_flow(&self, start: usize, frames: usize) -> Vec<f32> {
-        self.seeded.prompt_flow(start, frames)
+        self.sound.prompt_flow(start, frames)
     }
 
     fn phases(&self, sentence: usize, harmonics: usize) -> Vec<f32> {
-        self.seeded.phases(sentence, harmonics)
+        self.sound.phases(sentence, harmonics)
     }
 
     fn source(&self, sentence: usize, start: usize, samples: usize, harmonics: usize) -> Vec<f32> {
@@ -137,6 +155,6 @@ impl NoiseSource for SeamNoise {
             self.seams.lock().unwrap().push(start);
         }
         *asked = start + samples;
-        self.seeded.source(sentence, start, samples, harmonics)
+        self.sound.source(sentence, start, samples, harmonics)
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod math;
 pub(crate) mod matrix;
 pub(crate) mod memory;
 pub(crate) mod norm;
+pub(crate) mod packed;
 pub(crate) mod pointwise;
 pub(crate) mod product;
 pub(crate) mod simd;

@@ -6,10 +6,15 @@
 //! Rows at the end of a stretch may be provisional: they are computed, and seen where the mask lets them, but leave no
 //! trace.
 
-use candle_core::{DType, Tensor};
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use rayon::prelude::*;
 
 use super::config::Chunks;
 use crate::error::{Error, Result};
+use crate::kernels::packed::PackedRows;
+use crate::kernels::view::{from_f32, with_f32, with_strided};
 use crate::nn::{Conv1d, Mask};
 
 /// Memory of all streaming layers of one network.
@@ -18,8 +23,8 @@ pub(super) struct Carry {
     streaming: bool,
     chunks: Option<Chunks>,
     ends: Option<Ends>,
-    /// Whether keys and values are kept in 16 bits (the first half of an f32).
-    halved: bool,
+    /// Whether keys and values are kept at 8 bits (on other devices than the CPU, at 16).
+    packed: bool,
     slots: Vec<Slot>,
     cursor: usize,
     provisional: usize,
@@ -50,11 +55,20 @@ enum Slot {
     Rows(Tensor),
     /// Keys and values: the oldest, which never change once they are all there and are shared by all clones, then the
     /// newest.
-    Keys { first: Option<KeysValues>, last: Option<KeysValues> },
+    Keys { first: Option<Past>, last: Option<Past> },
 }
 
-/// Keys and values, `(B, T, H, D)` each.
-type KeysValues = (Tensor, Tensor);
+/// Keys and values.
+type Past = (Kept, Kept);
+
+/// Keys or values, `(B, T, H, D)`.
+#[derive(Debug, Clone)]
+enum Kept {
+    /// As they are, or in bf16.
+    Plain(Tensor),
+    /// At 8 bits, a scale for each time and head.
+    Packed { rows: Arc<PackedRows>, dims: [usize; 4] },
+}
 
 /// Where the rows of a pass stand in their stream, and by which rule they see others.
 #[derive(Debug, Clone, Copy)]
@@ -99,10 +113,10 @@ impl Carry {
         Self { streaming: true, ends: Some(ends), ..Self::default() }
     }
 
-    /// The same in half the memory: what is remembered is rounded to bf16.
+    /// The same in little more than a quarter of the memory: keys and values are remembered at 8 bits.
     #[must_use]
-    pub(super) fn halved(self) -> Self {
-        Self { halved: true, ..self }
+    pub(super) fn packed(self) -> Self {
+        Self { packed: true, ..self }
     }
 
     /// For one pass over everything under a chunk rule: carries nothing.
@@ -167,7 +181,9 @@ impl Carry {
             None => (None, None),
         };
         let rows = k.dims4()?.1;
-        let all = join([first.as_ref(), last.as_ref(), Some(&(k, v))])?;
+        let past = [&first, &last].map(Option::as_ref);
+        let all =
+            (join(past.map(|p| p.map(|(keys, _)| keys)), k)?, join(past.map(|p| p.map(|(_, values)| values)), v)?);
         let len = all.0.dims4()?.1 - self.provisional;
         let slot = match self.ends.map(|ends| ends.scaled(self.ratio)) {
             Some(ends) if len >= ends.first => {
@@ -186,9 +202,8 @@ impl Carry {
     }
 
     /// A copy of some rows, so that the others are freed.
-    fn part(&self, (k, v): &KeysValues, from: usize, len: usize) -> Result<KeysValues> {
-        let dtype = if self.halved { DType::BF16 } else { DType::F32 };
-        let copy = |t: &Tensor| t.narrow(1, from, len)?.force_contiguous()?.to_dtype(dtype);
+    fn part(&self, (k, v): &(Tensor, Tensor), from: usize, len: usize) -> Result<Past> {
+        let copy = |t: &Tensor| Kept::new(&t.narrow(1, from, len)?, self.packed);
         Ok((copy(k)?, copy(v)?))
     }
 
@@ -201,14 +216,64 @@ impl Carry {
     }
 }
 
-/// All rows one after the other, in f32.
-fn join(parts: [Option<&KeysValues>; 3]) -> Result<KeysValues> {
-    let (mut keys, mut values) = (Vec::new(), Vec::new());
-    for (k, v) in parts.into_iter().flatten() {
-        keys.push(k.to_dtype(DType::F32)?);
-        values.push(v.to_dtype(DType::F32)?);
+impl Kept {
+    fn new(rows: &Tensor, packed: bool) -> Result<Self> {
+        if !packed {
+            return Ok(Self::Plain(rows.force_contiguous()?));
+        }
+        if !matches!(rows.device(), Device::Cpu) {
+            return Ok(Self::Plain(rows.force_contiguous()?.to_dtype(DType::BF16)?));
+        }
+        let (b, t, h, d) = rows.dims4()?;
+        let mut kept = PackedRows::with_capacity(b * t * h, d);
+        with_f32(rows, |values| {
+            values.chunks_exact(d.max(1)).for_each(|row| kept.push(row));
+            Ok(())
+        })?;
+        Ok(Self::Packed { rows: Arc::new(kept), dims: [b, t, h, d] })
     }
-    Ok((Tensor::cat(&keys, 1)?, Tensor::cat(&values, 1)?))
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Plain(t) => t.dims()[1],
+            Self::Packed { dims, .. } => dims[1],
+        }
+    }
+}
+
+/// What was kept and what is new, `(B, T, H, D)`, one after the other in f32.
+fn join(past: [Option<&Kept>; 2], new: Tensor) -> Result<Tensor> {
+    if past.iter().flatten().all(|kept| matches!(kept, Kept::Plain(_))) {
+        let mut parts = Vec::new();
+        for kept in past.into_iter().flatten() {
+            if let Kept::Plain(t) = kept {
+                parts.push(t.to_dtype(DType::F32)?);
+            }
+        }
+        return if parts.is_empty() { Ok(new) } else { Ok(Tensor::cat(&[parts, vec![new]].concat(), 1)?) };
+    }
+    let (b, t, h, d) = new.dims4()?;
+    let before: usize = past.iter().flatten().map(|kept| kept.len()).sum();
+    let mut all = vec![0f32; b * (before + t) * h * d];
+    with_strided(&new, |new, stride| {
+        all.par_chunks_exact_mut(((before + t) * h * d).max(1)).enumerate().for_each(|(batch, all)| {
+            let (old, recent) = all.split_at_mut(before * h * d);
+            let mut at = 0;
+            for kept in past.into_iter().flatten() {
+                if let Kept::Packed { rows, dims } = kept {
+                    let values = dims[1] * h * d;
+                    rows.unpack(batch * dims[1] * h, d, &mut old[at..at + values]);
+                    at += values;
+                }
+            }
+            for (i, head) in recent.chunks_exact_mut(d.max(1)).enumerate() {
+                let from = batch * stride[0] + i / h * stride[1] + i % h * stride[2];
+                head.copy_from_slice(&new[from..from + d]);
+            }
+        });
+        Ok(())
+    })?;
+    from_f32(all, (b, before + t, h, d))
 }
 
 #[cfg(test)]
@@ -217,6 +282,10 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
+
+    fn values(t: &Tensor) -> Vec<f32> {
+        t.flatten_all().unwrap().to_vec1().unwrap()
+    }
 
     fn ranges(place: Place, queries: usize, keys: usize) -> Vec<(u32, u32)> {
         match place.mask(queries, keys) {
@@ -244,7 +313,6 @@ mod tests {
         let mut pass = |from: usize, to: usize, provisional: usize| {
             carry.begin(to - from, provisional);
             let (k, v) = carry.keys(row(from, to), row(from, to), &carry.place()).unwrap();
-            let values = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
             assert_eq!(values(&k), values(&v));
             values(&k)
         };
@@ -253,6 +321,32 @@ mod tests {
         assert_eq!(pass(2, 8, 1), [0., 1., 2., 3., 4., 5., 6., 7.]);
         assert_eq!(pass(7, 10, 0), [0., 1., 2., 5., 6., 7., 8., 9.]);
         assert_eq!(pass(10, 11, 0), [0., 1., 2., 8., 9., 10.]);
+    }
+
+    #[test]
+    fn packed_rows_come_back_in_their_places() {
+        // Two batch rows, three heads of four; every value tells where it belongs.
+        let rows = |from: usize, to: usize| {
+            let value = |b: usize, t: usize, i: usize| (100 * (b + 1) + 10 * t) as f32 + i as f32;
+            let all = (0..2).flat_map(|b| (from..to).flat_map(move |t| (0..12).map(move |i| value(b, t, i))));
+            Tensor::from_vec(all.collect::<Vec<f32>>(), (2, to - from, 3, 4), &Device::Cpu).unwrap()
+        };
+        let pass = |carry: &mut Carry, from: usize, to: usize| {
+            carry.begin(to - from, 1);
+            // As attention gives them: a part of a larger tensor.
+            let wide = Tensor::stack(&[rows(from, to), rows(from, to)], 2).unwrap();
+            let part = wide.narrow(2, 1, 1).unwrap().squeeze(2).unwrap();
+            let (k, v) = carry.keys(part.clone(), part, &carry.place()).unwrap();
+            assert_eq!(values(&k), values(&v));
+            values(&k)
+        };
+        let (mut plain, mut packed) =
+            (Carry::open(Ends { first: 3, last: 2 }), Carry::open(Ends { first: 3, last: 2 }).packed());
+        for (from, to) in [(0, 2), (1, 7), (6, 9), (8, 10)] {
+            let (exact, near) = (pass(&mut plain, from, to), pass(&mut packed, from, to));
+            assert_eq!(exact.len(), near.len());
+            assert!(exact.iter().zip(&near).all(|(a, b)| (a - b).abs() <= a / 200.0), "{exact:?} {near:?}");
+        }
     }
 
     #[test]
