@@ -13,7 +13,7 @@ use myna::library::{Library, read};
 use myna_engine::noise::{NoiseSource, SeededNoise};
 use myna_engine::protocol::{
     AudioChunk, CancelToken, Delivery, DeviceKind, JobId, LoadRequest, ModelSource, Precision, PrepareJob, SpeakJob,
-    SpeakSettings,
+    SpeakSettings, WarmJob,
 };
 use myna_engine::{Command, Engine, Event, Voice};
 
@@ -175,6 +175,11 @@ fn begin(engine: &Engine, dice: &Dice, job: usize, voices: &[Arc<Voice>]) -> (Jo
         audio,
         cancel: cancel.clone(),
     };
+    if dice.below(4, job, 8) == 0 {
+        // As the window does when a voice has been chosen; a press on Speak comes meanwhile.
+        let warm = WarmJob { voice: speak.voice.clone(), steps: 1, cancel: cancel.clone() };
+        engine.commands.send(Command::Warm(warm)).unwrap();
+    }
     if fate == Fate::CancelAtOnce {
         cancel.cancel();
     }

@@ -6,6 +6,7 @@ use crossbeam_channel::{Receiver, bounded};
 use myna_engine::Engine;
 use myna_engine::protocol::{
     AudioChunk, CancelToken, Command, Delivery, Event, JobId, LoadRequest, Pcm, PrepareJob, SpeakJob, SpeakSettings,
+    WarmJob,
 };
 use myna_engine::voice::Voice;
 
@@ -35,6 +36,7 @@ pub struct EngineLink {
     engine: Engine,
     loads: usize,
     prepare: Option<Running>,
+    warm: Option<CancelToken>,
     speak: Option<Running>,
 }
 
@@ -48,7 +50,7 @@ impl EngineLink {
         std::thread::Builder::new()
             .name("engine events".to_owned())
             .spawn(move || events.into_iter().for_each(deliver))?;
-        Ok(Self { engine, loads: 0, prepare: None, speak: None })
+        Ok(Self { engine, loads: 0, prepare: None, warm: None, speak: None })
     }
 
     /// Loads a model. Jobs of the model before are stopped.
@@ -58,6 +60,7 @@ impl EngineLink {
     pub fn load(&mut self, request: LoadRequest) -> Result<(), EngineGone> {
         self.cancel_speak();
         self.cancel_prepare();
+        self.cancel_warm();
         self.send(Command::Load(request))?;
         self.loads += 1;
         Ok(())
@@ -69,10 +72,26 @@ impl EngineLink {
     /// If the engine is gone.
     pub fn prepare(&mut self, clip: Pcm, name: String) -> Result<(), EngineGone> {
         self.cancel_prepare();
+        self.cancel_warm();
         let (id, cancel) = (JobId::new(), CancelToken::default());
         self.send(Command::Prepare(PrepareJob { id, clip, name, cancel: cancel.clone() }))?;
         self.prepare = Some(Running { id, cancel });
         Ok(())
+    }
+
+    /// Has the engine work through a voice before there is something to say; one that it works through is given up. That
+    /// the engine is gone is told by the next job.
+    pub fn warm(&mut self, voice: Arc<Voice>, steps: usize) {
+        self.cancel_warm();
+        let cancel = CancelToken::default();
+        self.warm = Some(cancel.clone());
+        let _ = self.send(Command::Warm(WarmJob { voice, steps, cancel }));
+    }
+
+    fn cancel_warm(&mut self) {
+        if let Some(cancel) = self.warm.take() {
+            cancel.cancel();
+        }
     }
 
     /// Speaks; what is being spoken is stopped. The sound comes out of the channel.
@@ -142,6 +161,7 @@ impl Drop for EngineLink {
     fn drop(&mut self) {
         self.cancel_speak();
         self.cancel_prepare();
+        self.cancel_warm();
         let _ = self.send(Command::Shutdown);
     }
 }

@@ -1,16 +1,18 @@
 //! A loaded model: all networks of a variant, and what they need from a model folder.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
+use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use crate::config::ModelConfig;
 use crate::device::{Lanes, describe_cpu, open_device};
 use crate::error::{Error, Result};
 use crate::model_files::ModelFiles;
 use crate::nn::LayerErrors;
-use crate::protocol::{LoadRequest, ModelInfo, ModelSource, SpeakSettings};
+use crate::noise::SeededNoise;
+use crate::protocol::{CancelToken, LoadRequest, ModelInfo, ModelSource, SpeakSettings};
 use crate::s3_tokenizer::S3Tokenizer;
 use crate::s3gen::campplus::CamPPlus;
 use crate::s3gen::hift::Hift;
@@ -21,6 +23,7 @@ use crate::variant::Variant;
 use crate::voice::Voice;
 use crate::voice_encoder::VoiceEncoder;
 use crate::watermark::Watermarker;
+use crate::weights::Weights;
 
 /// The voice that comes with a model.
 const BUILTIN_VOICE: &str = "conds.pt";
@@ -103,19 +106,22 @@ impl Model {
         let w = files.weights(spec.voice_encoder_files, &device)?;
         let voice_encoder = VoiceEncoder::load(&w, &config.voice_encoder)?;
         w.finish()?;
-        progress(0.05, "T3");
         let w = files.weights(&[spec.t3_file], &device)?.at(plan.t3).measuring(errors);
-        let t3 = T3::load(&w, &config.t3)?;
+        let t3 = watched(&w, |share| progress(0.05 + 0.6 * share, "T3"), || T3::load(&w, &config.t3))?;
         w.finish()?;
         let model_hash = w.fingerprint()?;
-        progress(0.65, "S3Gen");
         let w = files.weights(spec.s3gen_files, &device)?;
-        let s3gen = S3Gen::load(&w.at(plan.flow).measuring(errors), &config.flow)?;
-        let hift = Hift::load(&w.pp("mel2wav"), &config.hift)?;
-        let s3_tokenizer =
-            S3Tokenizer::load(&w.pp("tokenizer").at(plan.encoders).measuring(errors), &config.s3_tokenizer)?;
-        let camp_plus =
-            CamPPlus::load(&w.pp("speaker_encoder").at(plan.encoders).measuring(errors), &config.camp_plus)?;
+        let networks = || {
+            let encoder = |name: &str| w.pp(name).at(plan.encoders).measuring(errors);
+            Ok((
+                S3Gen::load(&w.at(plan.flow).measuring(errors), &config.flow)?,
+                Hift::load(&w.pp("mel2wav"), &config.hift)?,
+                S3Tokenizer::load(&encoder("tokenizer"), &config.s3_tokenizer)?,
+                CamPPlus::load(&encoder("speaker_encoder"), &config.camp_plus)?,
+            ))
+        };
+        let (s3gen, hift, s3_tokenizer, camp_plus) =
+            watched(&w, |share| progress(0.65 + 0.3 * share, "S3Gen"), networks)?;
         w.finish()?;
         progress(0.95, "watermark");
         let watermarker = Arc::new(Watermarker::embedded()?);
@@ -218,6 +224,21 @@ impl Model {
         })
     }
 
+    /// Works through a voice's prompt, which the first words of a job would otherwise wait for.
+    ///
+    /// # Errors
+    /// If the voice or the number of steps does not fit the model, or the run is cancelled.
+    pub fn warm(&self, voice: &Arc<Voice>, steps: usize, cancel: &CancelToken) -> Result<()> {
+        // A prompt's noise is the same for every seed.
+        let noise = SeededNoise::new(0);
+        let work = || {
+            let cancelled = || cancel.is_cancelled();
+            let run = FlowRun { noise: &noise, sentence: 0, cancelled: &cancelled };
+            self.primed(voice, &self.flow_options(steps), &run)
+        };
+        self.lanes.all.install(work).map(drop)
+    }
+
     /// S3Gen with the voice's prompt worked through, kept for the next job in the same voice.
     pub(crate) fn primed(&self, voice: &Arc<Voice>, options: &FlowOptions, run: &FlowRun<'_>) -> Result<S3GenState> {
         let noise = run.noise.prompt_flow(0, 1);
@@ -250,6 +271,26 @@ impl Model {
         state.release();
         *self.idle_state.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
     }
+}
+
+/// How often progress is told while a file is being read.
+const TELL_EVERY: Duration = Duration::from_millis(100);
+
+/// Loads networks out of `w` and tells meanwhile which part of it has been read.
+fn watched<T: Send>(w: &Weights, mut tell: impl FnMut(f32), load: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    tell(0.0);
+    let (done, end) = bounded::<()>(0);
+    std::thread::scope(|scope| {
+        let loading = scope.spawn(move || {
+            let loaded = load();
+            drop(done);
+            loaded
+        });
+        while end.recv_timeout(TELL_EVERY) == Err(RecvTimeoutError::Timeout) {
+            tell(w.asked_for());
+        }
+        loading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 fn default_settings(config: &ModelConfig) -> SpeakSettings {

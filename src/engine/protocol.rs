@@ -308,6 +308,17 @@ pub struct PrepareJob {
     pub cancel: CancelToken,
 }
 
+/// Work through a voice before there is a text, so that its first words come as soon as later ones.
+#[derive(Debug, Clone)]
+pub struct WarmJob {
+    /// The voice.
+    pub voice: Arc<Voice>,
+    /// Steps of the flow that it will probably speak with.
+    pub steps: usize,
+    /// How it is stopped.
+    pub cancel: CancelToken,
+}
+
 /// What the engine can be told.
 #[derive(Debug)]
 pub enum Command {
@@ -315,6 +326,8 @@ pub enum Command {
     Load(LoadRequest),
     /// Answered by `VoiceReady`, `Cancelled` or `Failed`.
     Prepare(PrepareJob),
+    /// Not answered.
+    Warm(WarmJob),
     /// Answered by `Started`, `Progress` and one terminal event.
     Speak(SpeakJob),
     /// As `Speak`.

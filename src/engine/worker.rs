@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::noise::SeededNoise;
 use crate::protocol::{
-    AudioChunk, CancelToken, Command, ConvertJob, Event, JobId, LoadRequest, PrepareJob, SpeakJob, Stats,
+    AudioChunk, CancelToken, Command, ConvertJob, Event, JobId, LoadRequest, PrepareJob, SpeakJob, Stats, WarmJob,
 };
 use crate::synthesis::{SpeakRequest, Synthesis};
 use crate::trace::Trace;
@@ -68,6 +68,7 @@ impl Worker {
             match command {
                 Command::Load(request) => self.load(&request),
                 Command::Prepare(job) => self.job(job.id, |worker| worker.prepare(&job)),
+                Command::Warm(job) => self.warm(&job),
                 Command::Speak(job) => self.job(job.id, |worker| worker.speak(&job)),
                 Command::Convert(job) => self.job(job.id, |worker| worker.convert(&job)),
                 Command::Unload => {
@@ -122,6 +123,11 @@ impl Worker {
         let voice = self.model()?.prepare_voice(&job.clip, &job.name, &job.cancel, &Trace::off())?;
         let ms = started.elapsed().as_secs_f64() * 1e3;
         Ok(Event::VoiceReady { job: job.id, voice: Arc::new(voice), ms })
+    }
+
+    /// What goes wrong here goes wrong again when somebody waits for it, and is told then.
+    fn warm(&self, job: &WarmJob) {
+        let _ = guarded(|| self.model()?.warm(&job.voice, job.steps, &job.cancel));
     }
 
     fn speak(&self, job: &SpeakJob) -> Result<Event> {

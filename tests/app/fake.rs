@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use egui_kittest::Harness;
 use myna::app::{App, Parts};
 use myna::dialogs::{Dialogs, Reply};
-use myna::player::{Callback, DeviceName, Fault, Opened, Output, Shared, Stream};
+use myna::player::{Callback, DeviceName, Fault, ListDevices, Opened, Output, Shared, Stream};
 use myna::recorder::Microphone;
 use myna::settings_file::SettingsFile;
 use myna::state::Offers;
@@ -39,8 +39,8 @@ impl Stream for Quiet {
 }
 
 impl Output for Card {
-    fn devices(&mut self) -> Vec<DeviceName> {
-        vec![DeviceName { id: "fake:a".into(), name: "Loudspeaker".into() }]
+    fn lister(&self) -> ListDevices {
+        Arc::new(|| vec![DeviceName { id: "fake:a".into(), name: "Loudspeaker".into() }])
     }
 
     fn open(
@@ -201,12 +201,14 @@ impl Stage {
         self.look();
     }
 
-    /// The next command that the engine gets.
+    /// The next command that the engine gets and has to answer.
     pub fn command(&mut self) -> Command {
         let begun = Instant::now();
         loop {
-            if let Ok(command) = self.commands.try_recv() {
-                return command;
+            match self.commands.try_recv() {
+                Ok(Command::Warm(_)) => continue,
+                Ok(command) => return command,
+                Err(_) => {}
             }
             assert!(begun.elapsed() < PATIENCE, "the engine is told nothing");
             self.window.step();

@@ -9,7 +9,7 @@ use myna::player::PlayState;
 use myna::recorder::RecorderStatus;
 use myna::settings_file::SettingsFile;
 use myna::state::{OnDeck, VoiceState};
-use myna_engine::protocol::{Event, ModelInfo};
+use myna_engine::protocol::{Command, Event, ModelInfo};
 
 use crate::fake::{Setting, Stage, embedded, turbo, voice};
 use crate::hand::{CTRL, chosen, click, press, wav};
@@ -31,6 +31,18 @@ fn another_voice_is_prepared_once_and_then_remembered() {
     stage.until("Walter", |app| matches!(app.state().voice, VoiceState::Ready { .. }));
     let speak = stage.speak("Hi.");
     assert_eq!(speak.voice.name, "Walter", "prepared before, not again");
+}
+
+#[test]
+fn the_engine_works_through_a_voice_before_there_is_a_text_until_another_is_chosen() {
+    let mut stage = Stage::new().ready();
+    let Ok(Command::Warm(walter)) = stage.commands.try_recv() else { panic!("nothing gets ready") };
+    assert_eq!((walter.voice.name.as_str(), walter.steps), ("Walter", embedded().defaults.steps));
+    stage.speak("Hi.");
+    assert!(!walter.cancel.is_cancelled(), "what is being worked through is needed now");
+    click(&mut stage, "Nora");
+    stage.told_prepare();
+    assert!(walter.cancel.is_cancelled());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! Needs `Xvfb`, `xdotool`, `pulseaudio`, `parec`, `paplay` and a software OpenGL (Debian: `xvfb xdotool pulseaudio
 //! pulseaudio-utils libgl1 libgl1-mesa-dri libxkbcommon-x11-0 libxcursor1 libxi6`, all of which
 //! `packaging/linux/packages.sh test` installs); without them it fails and says so.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_debug_implementations)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_debug_implementations)]
 
 mod desk;
 mod likeness;

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use myna_engine::Error;
 use myna_engine::noise::{NoiseSource, SeededNoise};
-use myna_engine::protocol::{Delivery, ModelSource};
+use myna_engine::protocol::{CancelToken, Delivery, ModelSource};
 use myna_engine::synthesis::{SpeakRequest, Synthesis};
+use myna_engine::trace::Trace;
 
-use crate::speech::{Line, load, request, voice};
+use crate::speech::{Line, load, request, speak, voice};
 
 /// The noise of a seed, which notes the latest sentence that a token was chosen for.
 #[derive(Debug)]
@@ -66,4 +68,18 @@ fn the_next_sentence_begins_while_the_first_is_played_and_none_is_lost() {
     sentences.dedup();
     assert_eq!(sentences, (0..stats.sentences).collect::<Vec<_>>(), "sentences come in order and none is lost");
     assert!(stats.sentences >= 3 && covered >= text.trim_end().len(), "{covered} of {} bytes", text.len());
+}
+
+#[test]
+fn a_voice_that_was_worked_through_before_says_the_same() {
+    let cold = load(ModelSource::Embedded);
+    let walter = voice(&cold, "Walter");
+    let line = Line::new("Good morning, everybody.", 3, &walter);
+    let warm = load(ModelSource::Embedded);
+    let (steps, cancelled) = (warm.info().defaults.steps, CancelToken::default());
+    cancelled.cancel();
+    assert!(matches!(warm.warm(&walter, steps, &cancelled), Err(Error::Cancelled)));
+    warm.warm(&walter, steps, &CancelToken::default()).unwrap();
+    let said = [&cold, &warm].map(|model| speak(model, &line, Delivery::Streamed, Trace::off()).samples);
+    assert!(said[0] == said[1]);
 }

@@ -84,8 +84,12 @@ fn examine(model: &Arc<Model>, nth: usize) -> Findings {
         let distance = log_mel_distance(&live.samples, &whole.samples);
         let other = Line { sound_seed: Some(1000 + i as u64), ..line };
         let other = speak(model, &other, Delivery::OneShot, Trace::off());
-        found.seeds += log_mel_distance(&other.samples, &whole.samples);
-        println!("{moved:?}, in one go {itself:?}, log-mel {distance:.3}, {} seams: {text}", live.seams.len());
+        let seeds = log_mel_distance(&other.samples, &whole.samples);
+        found.seeds += seeds;
+        let seams = live.seams.len();
+        println!(
+            "{moved:?}, in one go {itself:?}, log-mel {distance:.3}, of two seeds {seeds:.3}, {seams} seams: {text}"
+        );
         found.step = found.step.max(moved.step / itself.step.max(1.0));
         found.flux = found.flux.max(moved.flux / itself.flux.max(1.0));
         found.distance += distance;
@@ -107,7 +111,7 @@ fn the_embedded_model_streams_without_a_click_what_it_says_in_one_go() {
     assert!(distance < 0.05, "log-mel distance {distance}, of two seeds {seeds}");
 }
 
-/// `STREAM_MODEL=DIR` examines that checkpoint instead, and only what it says a tenth of the texts with.
+/// `STREAM_MODEL=DIR` examines that checkpoint instead, with fewer texts.
 #[test]
 fn an_ordinary_checkpoint_streams_without_a_click_what_it_nearly_says_in_one_go() {
     let folder = tempfile::tempdir().unwrap();
@@ -117,8 +121,9 @@ fn an_ordinary_checkpoint_streams_without_a_click_what_it_nearly_says_in_one_go(
     };
     let Findings { step, flux, distance, seeds } = examine(&model, nth);
     assert!(step <= 1.0 && flux <= 1.1, "an edge is heard: step {step}, flux {flux}");
-    assert!(distance < 0.2, "log-mel distance {distance}");
-    assert!(distance < seeds, "log-mel distance {distance}, of two seeds {seeds}");
+    // Another seed is as good a performance of the same tokens; streaming must change less than that. Both distances are
+    // larger with random weights (0.344 and 0.417 with a full-size Nano), their ratio is not.
+    assert!(distance < 0.9 * seeds, "log-mel distance {distance}, of two seeds {seeds}");
 }
 
 #[test]

@@ -352,10 +352,12 @@ impl App {
         self.grant_wish();
     }
 
-    /// Speaks, if somebody wishes so and the voice is ready.
+    /// Speaks, if the voice is ready and somebody wishes so; if nobody does yet, the engine gets ready for it.
     pub(super) fn grant_wish(&mut self) {
         let Some(voice) = self.voice_key().and_then(|key| self.voices.get(&key)).cloned() else { return };
-        let Some(pressed) = self.wish.take() else { return };
+        let Some(pressed) = self.wish.take() else {
+            return self.link.warm(voice, self.state.speak().steps);
+        };
         let mut settings = self.state.speak();
         if !self.state.settings.seed_locked && self.state.take_seed.is_none() {
             settings.seed = fresh_seed();

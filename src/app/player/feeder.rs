@@ -141,7 +141,7 @@ impl Feeder {
                 self.device = id;
                 self.reopen(now);
             }
-            Command::ListDevices => self.devices = self.output.devices(),
+            Command::Devices(devices) => self.devices = devices,
             Command::Shutdown => return false,
         }
         true

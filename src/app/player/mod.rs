@@ -15,7 +15,7 @@ mod resample;
 mod take;
 
 pub use callback::{Callback, FADE_SECS, Fault, Shared};
-pub use output::{DeviceName, Opened, Output, Stream, SystemOutput};
+pub use output::{DeviceName, ListDevices, Opened, Output, Stream, SystemOutput};
 pub use resample::StreamResampler;
 pub use take::{Mark, PEAK_SAMPLES, Peak, Take, gather, peaks_of};
 
@@ -92,16 +92,22 @@ enum Command {
     Clear,
     Volume(f32),
     Device(Option<String>),
-    ListDevices,
+    Devices(Vec<DeviceName>),
     Shutdown,
 }
 
 /// A handle on the feeder's thread. Every call returns at once.
-#[derive(Debug)]
 pub struct Player {
     commands: Sender<Command>,
     status: Arc<Mutex<PlayerStatus>>,
+    lister: ListDevices,
     thread: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Player {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Player").field("status", &self.status).finish_non_exhaustive()
+    }
 }
 
 impl Player {
@@ -111,12 +117,13 @@ impl Player {
     /// If no thread can be had.
     pub fn new(output: Box<dyn Output>, device: Option<String>, volume: f32, wake: Wake) -> std::io::Result<Self> {
         let (commands, inbox) = unbounded();
+        let lister = output.lister();
         let status = Arc::new(Mutex::new(PlayerStatus::default()));
         let shown = Arc::clone(&status);
         let thread = std::thread::Builder::new()
             .name("feeder".to_owned())
             .spawn(move || run(feeder::Feeder::new(output, device, volume), &inbox, &shown, &wake))?;
-        let player = Self { commands, status, thread: Some(thread) };
+        let player = Self { commands, status, lister, thread: Some(thread) };
         player.send(Command::Open);
         Ok(player)
     }
@@ -166,9 +173,15 @@ impl Player {
         self.send(Command::Device(id));
     }
 
-    /// Looks for devices; they appear in the status.
+    /// Looks for devices; they appear in the status. The feeder does not wait for a system that is slow to answer.
     pub fn list_devices(&self) {
-        self.send(Command::ListDevices);
+        let (lister, commands) = (Arc::clone(&self.lister), self.commands.clone());
+        let found = std::thread::Builder::new().name("devices".to_owned()).spawn(move || {
+            let _ = commands.send(Command::Devices(lister()));
+        });
+        if let Err(error) = found {
+            tracing::error!(%error, "no thread to look for sound devices");
+        }
     }
 
     /// How things stand, at most ten milliseconds old.

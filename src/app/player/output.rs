@@ -47,10 +47,13 @@ pub trait Stream: Send {
     fn run(&self, running: bool);
 }
 
+/// Asks a system what can be chosen, which may take a while.
+pub type ListDevices = Arc<dyn Fn() -> Vec<DeviceName> + Send + Sync>;
+
 /// A way to the devices of a system.
 pub trait Output: Send {
-    /// What can be chosen. May take a while.
-    fn devices(&mut self) -> Vec<DeviceName>;
+    /// How to learn what can be chosen, from any thread.
+    fn lister(&self) -> ListDevices;
 
     /// Opens a device, the system's own choice without an `id`, and plays what the callback of `make` renders.
     /// Trouble that comes later is reported to `shared`.
@@ -66,11 +69,12 @@ pub trait Output: Send {
 pub struct SystemOutput;
 
 impl Output for SystemOutput {
-    fn devices(&mut self) -> Vec<DeviceName> {
-        let Ok(devices) = cpal::default_host().output_devices() else { return Vec::new() };
-        devices
-            .filter_map(|device| Some(DeviceName { id: device.id().ok()?.to_string(), name: name_of(&device) }))
-            .collect()
+    fn lister(&self) -> ListDevices {
+        let name =
+            |device: cpal::Device| Some(DeviceName { id: device.id().ok()?.to_string(), name: name_of(&device) });
+        Arc::new(move || {
+            cpal::default_host().output_devices().map_or_else(|_| Vec::new(), |all| all.filter_map(name).collect())
+        })
     }
 
     fn open(

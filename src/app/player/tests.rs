@@ -10,7 +10,7 @@ use myna_engine::protocol::AudioChunk;
 
 use super::callback::{Callback, FADE_SECS, Fault, Shared};
 use super::feeder::Feeder;
-use super::output::{DeviceName, Opened, Output, Stream};
+use super::output::{DeviceName, ListDevices, Opened, Output, Stream};
 use super::{Command, DeviceState, PlayState, Take};
 
 /// What the card has been given, and what it is like.
@@ -33,8 +33,8 @@ impl Stream for Still {
 }
 
 impl Output for Bench {
-    fn devices(&mut self) -> Vec<DeviceName> {
-        vec![DeviceName { id: "a".into(), name: "A".into() }]
+    fn lister(&self) -> ListDevices {
+        Arc::new(|| vec![DeviceName { id: "a".into(), name: "A".into() }])
     }
 
     fn open(

@@ -269,6 +269,14 @@ impl Weights {
         }
     }
 
+    /// Which part of the file, by numbers, has been asked for so far: 0 to 1.
+    pub fn asked_for(&self) -> f32 {
+        let size = |shape: &[usize]| shape.iter().product::<usize>() as f32;
+        let all: f32 = self.store.shapes.values().map(|shape| size(shape)).sum();
+        let used: f32 = self.ledger().used.iter().filter_map(|name| self.store.shapes.get(name)).map(|s| size(s)).sum();
+        if all > 0.0 { used / all } else { 1.0 }
+    }
+
     /// Ends loading.
     ///
     /// # Errors

@@ -32,6 +32,19 @@ fn a_torch_file_holds_the_same_tensors_as_its_safetensors_twin() {
 }
 
 #[test]
+fn it_tells_how_much_was_asked_for() {
+    let w = Weights::open(&fixture("shared/ve.safetensors"), &Device::Cpu).unwrap();
+    assert_eq!(w.asked_for(), 0.0);
+    let mut before = 0.0;
+    for name in w.store.shapes.keys() {
+        w.get_raw(name).unwrap();
+        assert!(w.asked_for() >= before);
+        before = w.asked_for();
+    }
+    assert!((before - 1.0).abs() < 1e-4, "{before}");
+}
+
+#[test]
 fn every_fault_is_listed_by_name_and_shape() {
     let w = Weights::open(&fixture("shared/ve.safetensors"), &Device::Cpu).unwrap();
     w.get("proj.bias", 3).unwrap();
