@@ -138,6 +138,16 @@ fn a_trace_holds_every_stage() {
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         assert!(!tensors.tensor(name).unwrap().data().is_empty(), "{name}");
     }
+    // What was recorded can be put in the place of what would be made: the vocoder hears the same mel.
+    let made = samples(&at.join("out.wav"));
+    let replayed =
+        ["--force-tokens", "trace/speech_tokens.safetensors", "--force-mel", "trace/mel.safetensors", "--json"];
+    done(at, &[&SAY[..], &["--voice", "Nora"], &replayed].concat());
+    let again = samples(&at.join("out.wav"));
+    assert_eq!(made, again);
+    std::fs::remove_file(at.join("out.wav")).unwrap();
+    refused(at, &[&SAY[..], &["--force-mel", "trace/mu.safetensors"]].concat(), "holds no mel");
+    refused(at, &[&SAY[..], &["--force-mel", "trace/mel.safetensors", "--stream"]].concat(), "cannot be used with");
 }
 
 #[test]

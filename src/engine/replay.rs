@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 
 use crate::error::{Error, Result};
 use crate::noise::{NoiseSource, SeededNoise};
+use crate::s3gen::MEL_CHANNELS;
 use crate::weights::Weights;
 
 /// Replays `z` (1, 80, T) of the flow and `phases` (H) and `noise` (H, L) of HiFT, for the first sentence; whatever the
@@ -73,6 +74,40 @@ impl NoiseSource for ReplayedNoise {
     fn source(&self, sentence: usize, start: usize, samples: usize, harmonics: usize) -> Vec<f32> {
         let recorded = if sentence == 0 { Self::rows(&self.source, harmonics, start, samples) } else { None };
         recorded.unwrap_or_else(|| self.seeded.source(sentence, start, samples, harmonics))
+    }
+}
+
+/// What a job takes from recordings instead of making it, so that the stage behind can be compared on the same input.
+#[derive(Debug, Clone, Default)]
+pub struct Replay {
+    /// Speech tokens, in place of sampled ones.
+    pub tokens: Vec<u32>,
+    /// A mel, in place of the flow's; of a single sentence in one go.
+    pub mel: Option<RecordedMel>,
+}
+
+/// A mel as the reference records it.
+#[derive(Debug, Clone)]
+pub struct RecordedMel(Tensor);
+
+impl RecordedMel {
+    /// Reads `mel (1, 80, T)`.
+    ///
+    /// # Errors
+    /// If the file is no safetensors file or holds none of that shape.
+    pub fn load(path: &Path) -> Result<Self> {
+        let w = Weights::open(path, &Device::Cpu)?;
+        let mel = w.get_raw("mel")?.ok_or_else(|| Error::model(path, "holds no mel"))?;
+        match *mel.dims() {
+            [1, MEL_CHANNELS, frames] if frames > 0 => {}
+            _ => return Err(Error::model(path, format!("mel is {:?}, expected (1, {MEL_CHANNELS}, T)", mel.dims()))),
+        }
+        Ok(Self(mel.to_dtype(DType::F32)?.transpose(1, 2)?.contiguous()?))
+    }
+
+    /// `(1, T, 80)`.
+    pub(crate) fn frames(&self, device: &Device) -> Result<Tensor> {
+        Ok(self.0.to_device(device)?)
     }
 }
 

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::noise::NoiseSource;
 use crate::protocol::{AudioChunk, CancelToken, Delivery, SAMPLE_RATE_HZ, SpeakSettings, StageTimes, Stats};
+use crate::replay::Replay;
 use crate::s3gen::hift::HiftState;
 use crate::s3gen::{FlowOptions, FlowRun, S3GenReference, S3GenState};
 use crate::sampling::SamplingOptions;
@@ -62,8 +63,8 @@ pub struct SpeakRequest {
     pub noise: Arc<dyn NoiseSource>,
     /// Where stages are recorded.
     pub trace: Arc<Trace>,
-    /// Speech tokens to take instead of sampled ones.
-    pub force_tokens: Vec<u32>,
+    /// What is taken from recordings.
+    pub replay: Replay,
 }
 
 /// A text on its way to sound. Dropping it stops all work.
@@ -124,6 +125,9 @@ impl Synthesis {
         let reference = model.reference(&request.voice)?;
         let flow_options = model.flow_options(request.settings.steps);
         let streamed = request.delivery == Delivery::Streamed;
+        if request.replay.mel.is_some() && (streamed || sentences.len() > 1) {
+            return Err(Error::input("a recorded mel replaces that of one sentence made in one go"));
+        }
         let mean_flow_tail = matches!(model.variant, Variant::Turbo | Variant::Nano);
         let job = FeedJob {
             cond,
@@ -291,20 +295,26 @@ impl Synthesis {
     fn decode_whole(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         let started = Instant::now();
         let all = self.model.lanes.all.clone();
-        let flow = all.install(|| {
-            let cancelled = || self.request.cancel.is_cancelled();
-            let run = FlowRun { noise: &*self.request.noise, sentence: self.at, cancelled: &cancelled };
-            self.model.s3gen.trace(&self.reference, tokens, &self.flow_options, &run)
-        })?;
+        let trace = &self.request.trace;
+        let channels_first = |t: &Tensor| -> Result<Tensor> { Ok(t.transpose(1, 2)?.contiguous()?) };
+        let mel = match &self.request.replay.mel {
+            Some(mel) => mel.frames(self.model.t3.device())?,
+            None => {
+                let flow = all.install(|| {
+                    let cancelled = || self.request.cancel.is_cancelled();
+                    let run = FlowRun { noise: &*self.request.noise, sentence: self.at, cancelled: &cancelled };
+                    self.model.s3gen.trace(&self.reference, tokens, &self.flow_options, &run)
+                })?;
+                trace.tensor("mu", &channels_first(&flow.mu)?)?;
+                flow.mel
+            }
+        };
         self.stages.flow += ms(started);
         let started = Instant::now();
-        let sound = all.install(|| self.model.hift.forward(&flow.mel, &*self.request.noise, self.at))?;
+        let sound = all.install(|| self.model.hift.forward(&mel, &*self.request.noise, self.at))?;
         self.stages.vocoder += ms(started);
-        let trace = &self.request.trace;
         if trace.is_on() {
-            let channels_first = |t: &Tensor| -> Result<Tensor> { Ok(t.transpose(1, 2)?.contiguous()?) };
-            trace.tensor("mu", &channels_first(&flow.mu)?)?;
-            trace.tensor("mel", &channels_first(&flow.mel)?)?;
+            trace.tensor("mel", &channels_first(&mel)?)?;
             trace.floats("f0", &sound.f0, (1, sound.f0.len()))?;
             trace.floats("source", &sound.source, (1, 1, sound.source.len()))?;
         }
@@ -462,7 +472,7 @@ impl Model {
             max_tokens: s.max_tokens,
             sentence: 0,
             alignment_heads: if guided { ALIGNED_HEADS.to_vec() } else { Vec::new() },
-            force_tokens: request.force_tokens.clone(),
+            force_tokens: request.replay.tokens.clone(),
             record_logits: request.trace.is_on(),
         }
     }

@@ -14,6 +14,7 @@ use crate::noise::SeededNoise;
 use crate::protocol::{
     AudioChunk, CancelToken, Command, ConvertJob, Event, JobId, LoadRequest, PrepareJob, SpeakJob, Stats, WarmJob,
 };
+use crate::replay::Replay;
 use crate::synthesis::{SpeakRequest, Synthesis};
 use crate::trace::Trace;
 
@@ -139,7 +140,7 @@ impl Worker {
             cancel: job.cancel.clone(),
             noise: Arc::new(SeededNoise::new(job.settings.seed)),
             trace: Arc::new(Trace::off()),
-            force_tokens: Vec::new(),
+            replay: Replay::default(),
         };
         let mut synthesis = Synthesis::start(self.model()?, request)?;
         let report = |stats: &Stats| self.events.say(Event::Progress { job: job.id, stats: *stats });

@@ -24,6 +24,21 @@ TOLERANCE = dict(text_tokens=0, speaker_emb=1e-4, cond_prompt_tokens=5e-3, promp
                  t3_logits=1e-4, speech_tokens=0, mu=1e-4, mel=1e-3, f0=1e-3, source=1e-2, wav=2e-2, watermarked=2e-2)
 
 
+# The vocoder alone: the same mel and the same noise in both programs.
+OF_RECORDED_MEL = dict(f0=1e-4, source=1e-3, wav=1e-3)
+
+
+def run(command, recording, *more):
+    """Runs myna with the recording's noise and tokens; -> the folder of its trace."""
+    trace = Path(tempfile.mkdtemp(prefix="trace-"))
+    replay = ["--noise", str(recording / "noise.safetensors"), "--force-tokens", str(recording / "tokens.safetensors")]
+    done = subprocess.run([*command, "--trace", str(trace), *replay, "--json", *more], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"{command[0]} ended with {done.returncode}")
+    print(done.stdout.strip()[-2000:], file=sys.stderr)
+    return trace
+
+
 def load(folder, name):
     path = folder / f"{name}.safetensors"
     return load_file(path)[name] if path.exists() else None
@@ -85,23 +100,19 @@ def main():
     ap.add_argument("--scale", type=float, default=1.0, help="multiply every tolerance, for reduced precision")
     ap.add_argument("--only", default="", help="comma separated tensor names")
     a = ap.parse_args(argv[: argv.index("--")] if "--" in argv else argv)
-    trace = a.trace
-    if trace is None:
-        if not command:
-            ap.error("give a command after -- or --trace")
-        trace = Path(tempfile.mkdtemp(prefix="trace-"))
-        command += ["--trace", str(trace), "--noise", str(a.run / "noise.safetensors"),
-                    "--force-tokens", str(a.run / "tokens.safetensors"), "--json"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-        if done.returncode:
-            sys.exit(f"{command[0]} ended with {done.returncode}")
-        print(done.stdout.strip()[-2000:], file=sys.stderr)
+    if a.trace is None and not command:
+        ap.error("give a command after -- or --trace")
+    trace = a.trace or run(command, a.run)
     spec = json.loads((a.run / "run.json").read_text())
     names = [n for n in a.only.split(",") if n] or list(TOLERANCE)
     print(f"| {spec['variant']} | shape | error | bound | |\n|---|---|---|---|---|")
     bad = False
-    for name in names:
-        theirs, ours, bound = load(a.run, name), load(trace, name), TOLERANCE[name] * a.scale
+    rows = [(name, name, trace, TOLERANCE[name]) for name in names]
+    if command and not a.only:
+        of_recorded = run(command, a.run, "--force-mel", str(a.run / "mel.safetensors"))
+        rows += [(f"{name}, from the recorded mel", name, of_recorded, OF_RECORDED_MEL[name]) for name in OF_RECORDED_MEL]
+    for title, name, trace_of, bound in rows:
+        theirs, ours, bound = load(a.run, name), load(trace_of, name), bound * a.scale
         if theirs is None or ours is None:
             error, note = float("inf"), "not in the trace" if theirs is not None else "not recorded"
         else:
@@ -109,7 +120,7 @@ def main():
         ok = error <= bound
         bad |= not ok
         shape = list(theirs.shape) if theirs is not None else "-"
-        print(f"| {name} | {shape} | {error:.2e} | {bound:.0e} | {'' if ok else 'FAIL '}{note} |")
+        print(f"| {title} | {shape} | {error:.2e} | {bound:.0e} | {'' if ok else 'FAIL '}{note} |")
     if "t3_logits" in names:
         error, steps, check = compare_greedy(a.run, trace, spec, a.cfg_weight)
         bad |= error > 0

@@ -9,6 +9,7 @@ use myna_engine::noise::{NoiseSource, SeededNoise};
 use myna_engine::protocol::{
     AudioChunk, CancelToken, Delivery, DeviceKind, LoadRequest, ModelSource, Precision, SpeakSettings,
 };
+use myna_engine::replay::Replay;
 use myna_engine::synthesis::{SpeakRequest, Synthesis};
 use myna_engine::trace::Trace;
 use myna_engine::{Error, Voice};
@@ -97,7 +98,7 @@ pub fn request(model: &Model, line: &Line<'_>, delivery: Delivery) -> SpeakReque
         cancel: CancelToken::default(),
         noise: Arc::new(SeededNoise::new(line.seed)),
         trace: Arc::new(Trace::off()),
-        force_tokens: Vec::new(),
+        replay: Replay::default(),
     }
 }
 

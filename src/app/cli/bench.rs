@@ -10,6 +10,7 @@ use myna_engine::model::Model;
 use myna_engine::nn::{LayerError, LayerErrors};
 use myna_engine::noise::SeededNoise;
 use myna_engine::protocol::{CancelToken, Delivery, LoadRequest, Stats};
+use myna_engine::replay::Replay;
 use myna_engine::synthesis::{SpeakRequest, Synthesis};
 use myna_engine::trace::Trace;
 use serde::Serialize;
@@ -252,7 +253,7 @@ fn speak(
         cancel: CancelToken::default(),
         trace: Arc::new(Trace::off()),
         // Any codes will do, so long as there are always as many; a stop would shorten the run.
-        force_tokens: (0..args.tokens as u32).map(|i| (i * 37) % 6561).collect(),
+        replay: Replay { tokens: (0..args.tokens as u32).map(|i| (i * 37) % 6561).collect(), mel: None },
     };
     let mut synthesis = Synthesis::start(model, request)?;
     let mut samples = Vec::new();

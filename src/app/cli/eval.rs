@@ -8,6 +8,7 @@ use clap::Args;
 use myna_engine::model::Model;
 use myna_engine::noise::SeededNoise;
 use myna_engine::protocol::{CancelToken, Delivery, Pcm, SAMPLE_RATE_HZ};
+use myna_engine::replay::Replay;
 use myna_engine::synthesis::{SpeakRequest, Synthesis};
 use myna_engine::trace::Trace;
 use myna_engine::{Error, Voice};
@@ -181,7 +182,7 @@ fn speak(args: &EvalArgs, model: &Arc<Model>, references: &[Reference], own: usi
         delivery: if args.stream { Delivery::Streamed } else { Delivery::OneShot },
         cancel: CancelToken::default(),
         trace: Arc::new(Trace::off()),
-        force_tokens: Vec::new(),
+        replay: Replay::default(),
     };
     let mut synthesis = Synthesis::start(model, request)?;
     let mut samples = Vec::new();

@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::Args;
 use myna_engine::Error;
 use myna_engine::protocol::{Delivery, SpeakSettings};
-use myna_engine::replay::recorded_tokens;
+use myna_engine::replay::{RecordedMel, Replay, recorded_tokens};
 use myna_engine::synthesis::{SpeakRequest, Synthesis};
 
 use super::job::JobArgs;
@@ -37,6 +37,9 @@ pub struct SayArgs {
     /// Take these speech tokens instead of sampling (safetensors with `speech_tokens`).
     #[arg(long, value_name = "FILE")]
     force_tokens: Option<PathBuf>,
+    /// Take this mel instead of the flow's (safetensors with `mel`), for one sentence in one go.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["stream", "play"])]
+    force_mel: Option<PathBuf>,
 }
 
 /// How to speak; what is left out is as the model was made for.
@@ -104,9 +107,9 @@ pub fn run(args: &SayArgs) -> anyhow::Result<()> {
         (None, Some(path)) => read_text(path)?,
         (None, None) => String::new(),
     };
-    let force_tokens = match &args.force_tokens {
-        Some(path) => recorded_tokens(path)?,
-        None => Vec::new(),
+    let replay = Replay {
+        tokens: args.force_tokens.as_deref().map(recorded_tokens).transpose()?.unwrap_or_default(),
+        mel: args.force_mel.as_deref().map(RecordedMel::load).transpose()?,
     };
     let mut job = args.job.begin(|defaults| args.settings.over(defaults))?;
     let expected_secs = text.chars().count() as f32 / CHARS_PER_SEC;
@@ -120,7 +123,7 @@ pub fn run(args: &SayArgs) -> anyhow::Result<()> {
         cancel: job.cancel.clone(),
         noise: job.noise.clone(),
         trace: job.trace.clone(),
-        force_tokens,
+        replay,
     };
     let mut synthesis = Synthesis::start(&job.model, request)?;
     if let Some(speaker) = &speaker {
