@@ -3,8 +3,9 @@
 //! "FlashAttention", 2022).
 //!
 //! Keys are kept as panels of [`PANEL`] keys, each a `(D, 16)` block, so that one product serves scores and values
-//! alike and a score needs no sum across a vector. A tile of up to six queries goes through all its keys at once; tiles
-//! do not depend on each other, so the result is the same for any number of threads.
+//! alike and a score needs no sum across a vector. A tile of up to six queries fills the registers; a band of tiles goes
+//! through the keys together, block by block, so that a block comes into the first cache once for all of them. Bands do
+//! not depend on each other, so the result is the same for any number of threads.
 
 use std::ops::Range;
 
@@ -20,10 +21,12 @@ pub(crate) use store::{HeadRows, Keys, Shape, Values};
 
 /// Keys to a panel.
 pub(crate) const PANEL: usize = 16;
-/// Keys whose scores are held at once: a multiple of [`PANEL`].
-const BLOCK: usize = 256;
+/// Keys whose scores are held at once: a multiple of [`PANEL`]. With 64 channels a block is 32 KiB.
+const BLOCK: usize = 128;
 /// Queries to a tile.
 const TILE: usize = 6;
+/// Tiles to a band.
+const BAND: usize = 4;
 /// Columns of relative scores for a block: its keys, one more for each other query, and what aligns the first.
 const WINDOW: usize = BLOCK + 2 * PANEL;
 /// Below this many multiplications one thread is faster.
@@ -64,24 +67,17 @@ impl<E: Element> Attention<'_, E> {
     pub(crate) fn run(&self, out: &mut [f32]) {
         let Shape { heads, dim, capacity, .. } = self.k.shape();
         let batch = self.batch;
-        let tiles = self.queries.div_ceil(TILE);
         assert!(batch <= self.k.shape().batch && self.keys <= capacity, "attention keys");
         assert!(out.len() == batch * self.queries * heads * dim, "attention output");
         let out = Output(out.as_mut_ptr());
+        let bands = self.queries.div_ceil(BAND * TILE);
         let one = |task: usize| {
-            let (index, tile) = (task / tiles, task % tiles);
-            let first = tile * TILE;
-            let task = Tile {
-                call: self,
-                batch: index / heads,
-                head: index % heads,
-                first,
-                rows: TILE.min(self.queries - first),
-                out: &out,
-            };
-            dispatch(task);
+            let (index, band) = (task / bands, task % bands);
+            let first = band * BAND * TILE;
+            let queries = first..self.queries.min(first + BAND * TILE);
+            dispatch(Band { call: self, batch: index / heads, head: index % heads, queries, out: &out });
         };
-        let tasks = batch * heads * tiles;
+        let tasks = batch * heads * bands;
         let work = batch * heads * self.queries * self.keys * dim;
         if work < PARALLEL_WORK {
             (0..tasks).for_each(one);
@@ -91,119 +87,200 @@ impl<E: Element> Attention<'_, E> {
     }
 }
 
-/// Where tiles write: each to its own rows and head.
+/// `$body` with the number of rows as a constant `$R`; nothing for none.
+macro_rules! by_rows {
+    ($rows:expr, $R:ident => $body:expr) => {
+        match $rows {
+            0 => {}
+            1 => {
+                const $R: usize = 1;
+                $body
+            }
+            2 => {
+                const $R: usize = 2;
+                $body
+            }
+            3 => {
+                const $R: usize = 3;
+                $body
+            }
+            4 => {
+                const $R: usize = 4;
+                $body
+            }
+            5 => {
+                const $R: usize = 5;
+                $body
+            }
+            _ => {
+                const $R: usize = TILE;
+                $body
+            }
+        }
+    };
+}
+
+/// Where bands write: each to its own rows and head.
 struct Output(*mut f32);
 
-// SAFETY: no two tiles write to the same place, and nobody reads before all are done.
+// SAFETY: no two bands write to the same place, and nobody reads before all are done.
 unsafe impl Sync for Output {}
 
-/// Some queries of one head.
-struct Tile<'a, E> {
+/// Up to [`BAND`] tiles of queries of one head.
+struct Band<'a, E> {
     call: &'a Attention<'a, E>,
     batch: usize,
     head: usize,
-    first: usize,
-    rows: usize,
+    queries: Range<usize>,
     out: &'a Output,
-}
-
-impl<E: Element> Kernel for Tile<'_, E> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        match self.rows {
-            1 => self.attend::<S, 1>(s),
-            2 => self.attend::<S, 2>(s),
-            3 => self.attend::<S, 3>(s),
-            4 => self.attend::<S, 4>(s),
-            5 => self.attend::<S, 5>(s),
-            _ => self.attend::<S, TILE>(s),
-        }
-    }
 }
 
 /// Scores of one block of keys.
 type Scores = [[f32; BLOCK]; TILE];
 
-impl<E: Element> Tile<'_, E> {
+/// Up to six queries on their way through the keys.
+struct Tile {
+    first: usize,
+    rows: usize,
+    /// The keys that each query sees.
+    sees: [Range<usize>; TILE],
+    scores: Scores,
+    highest: [f32; TILE],
+    sum: [f32; TILE],
+    /// What the sums so far are to be multiplied with.
+    correction: [f32; TILE],
+}
+
+impl<E: Element> Kernel for Band<'_, E> {
+    type Output = ();
+
     #[inline(always)]
-    fn attend<S: Simd, const R: usize>(&self, s: S) {
+    fn run<S: Simd>(self, s: S) {
         let call = self.call;
         let Shape { dim, .. } = call.k.shape();
         let width = call.k.shape().padded_dim();
-        let sees: [Range<usize>; R] = std::array::from_fn(|r| {
-            let range = (call.sees)(self.first + r);
-            range.start.min(call.keys)..range.end.min(call.keys)
-        });
-        let from = sees.iter().filter(|r| !r.is_empty()).map(|r| r.start).min().unwrap_or(0) / PANEL * PANEL;
-        let to = sees.iter().filter(|r| !r.is_empty()).map(|r| r.end).max().unwrap_or(0);
-        let mut scores: Scores = [[0.0; BLOCK]; TILE];
-        let mut gathered = vec![0f32; R * width];
-        let (mut highest, mut sum) = ([f32::NEG_INFINITY; R], [0f32; R]);
+        let mut tiles: Vec<Tile> = self.queries.clone().step_by(TILE).map(|first| self.tile(first)).collect();
+        let mut gathered = vec![0f32; tiles.len() * TILE * width];
+        let seen = || tiles.iter().flat_map(|tile| &tile.sees).filter(|range| !range.is_empty());
+        let from = seen().map(|range| range.start).min().unwrap_or(0) / PANEL * PANEL;
+        let to = seen().map(|range| range.end).max().unwrap_or(0);
         for start in (from..to).step_by(BLOCK) {
             let block = start..to.min(start + BLOCK);
-            self.score::<S, R>(s, &block, &mut scores);
-            let mut correction = [1f32; R];
-            for r in 0..R {
-                self.bias(r, &block, &mut scores[r]);
-                let seen = sees[r].start.clamp(block.start, block.end) - block.start
-                    ..sees[r].end.clamp(block.start, block.end) - block.start;
-                correction[r] = soften(s, &mut scores[r], seen, block.len(), &mut highest[r], &mut sum[r]);
+            let mut all = tiles.iter_mut().zip(gathered.chunks_exact_mut(TILE * width));
+            let mut here: [Option<(&mut Tile, &mut [f32])>; BAND] = std::array::from_fn(|_| all.next());
+            here.iter_mut().for_each(|slot| *slot = slot.take().filter(|(tile, _)| tile.meets(&block)));
+            for (tile, _) in here.iter_mut().flatten() {
+                self.products(s, tile, &block);
+            }
+            for (tile, _) in here.iter_mut().flatten() {
+                self.finish_scores(s, tile, &block);
             }
             let values = &call.v.part(self.batch, self.head)[block.start * width..block.end * width];
-            gather::<S, E, R>(s, &scores, &correction, values, &mut gathered, width);
-        }
-        for r in 0..R {
-            let inverse = if sum[r] > 0.0 || sum[r].is_nan() { 1.0 / sum[r] } else { 0.0 };
-            let row = (self.batch * call.queries + self.first + r) * call.k.shape().heads + self.head;
-            for (d, value) in gathered[r * width..][..dim].iter().enumerate() {
-                // SAFETY: `run` checked the length of the output, and this row of this head is ours alone.
-                unsafe { self.out.0.add(row * dim + d).write(value * inverse) };
+            for (tile, gathered) in here.iter_mut().flatten() {
+                by_rows!(tile.rows, R => gather::<S, E, R>(s, &tile.scores, &tile.correction, values, gathered, width));
             }
         }
-    }
-
-    /// Scaled scores of a block that begins at a panel.
-    #[inline(always)]
-    fn score<S: Simd, const R: usize>(&self, s: S, block: &Range<usize>, scores: &mut Scores) {
-        let call = self.call;
-        let dim = call.k.shape().dim;
-        let q: [&[f32]; R] = std::array::from_fn(|r| call.q.at(self.batch, self.first + r, self.head, dim));
-        let panels = block.len().div_ceil(PANEL);
-        let k = &call.k.part(self.batch, self.head)[block.start * dim..][..panels * PANEL * dim];
-        let mut rows = scores.each_mut().map(|row| &mut row[..]);
-        panel_products::<S, E, R>(s, &q, k, dim, &mut rows);
-        if let Extra::Relative(q, p) = call.extra {
-            // Query r needs rows from Tq - 1 - first - r + start of p on; the last query of the tile the earliest.
-            let earliest = call.queries - self.first - R + block.start;
-            let aligned = earliest / PANEL * PANEL;
-            let count = (earliest - aligned + R - 1 + block.len()).div_ceil(PANEL);
-            let q: [&[f32]; R] = std::array::from_fn(|r| q.at(self.batch, self.first + r, self.head, dim));
-            let p = &p.part(0, self.head)[aligned * dim..][..count * PANEL * dim];
-            let mut window = [[0f32; WINDOW]; TILE];
-            let mut rows = window.each_mut().map(|row| &mut row[..]);
-            panel_products::<S, f32, R>(s, &q, p, dim, &mut rows);
-            for r in 0..R {
-                let shifted = &window[r][earliest - aligned + R - 1 - r..];
-                add_and_scale(s, &mut scores[r], shifted, panels * PANEL, call.scale);
-            }
-        } else {
-            let scale = s.splat(call.scale);
-            for row in &mut scores[..R] {
-                for chunk in row[..panels * PANEL].chunks_exact_mut(S::LANES) {
-                    s.store(chunk, s.mul(s.load(chunk), scale));
+        for (tile, gathered) in tiles.iter().zip(gathered.chunks_exact(TILE * width)) {
+            for (r, gathered) in gathered.chunks_exact(width).take(tile.rows).enumerate() {
+                let sum = tile.sum[r];
+                let inverse = if sum > 0.0 || sum.is_nan() { 1.0 / sum } else { 0.0 };
+                let row = (self.batch * call.queries + tile.first + r) * call.k.shape().heads + self.head;
+                for (d, value) in gathered[..dim].iter().enumerate() {
+                    // SAFETY: `run` checked the length of the output, and this row of this head is ours alone.
+                    unsafe { self.out.0.add(row * dim + d).write(value * inverse) };
                 }
             }
         }
     }
+}
+
+impl Tile {
+    /// Whether any query sees any key of `block`.
+    fn meets(&self, block: &Range<usize>) -> bool {
+        self.sees.iter().any(|sees| sees.start.max(block.start) < sees.end.min(block.end))
+    }
+}
+
+impl<E: Element> Band<'_, E> {
+    fn tile(&self, first: usize) -> Tile {
+        let rows = TILE.min(self.queries.end - first);
+        let sees = |r: usize| {
+            let range = if r < rows { (self.call.sees)(first + r) } else { 0..0 };
+            range.start.min(self.call.keys)..range.end.min(self.call.keys)
+        };
+        Tile {
+            first,
+            rows,
+            sees: std::array::from_fn(sees),
+            scores: [[0.0; BLOCK]; TILE],
+            highest: [f32::NEG_INFINITY; TILE],
+            sum: [0.0; TILE],
+            correction: [1.0; TILE],
+        }
+    }
+
+    /// `scores[r][j] = q[r] · key j` of a block that begins at a panel.
+    #[inline(always)]
+    fn products<S: Simd>(&self, s: S, tile: &mut Tile, block: &Range<usize>) {
+        let call = self.call;
+        let dim = call.k.shape().dim;
+        let panels = block.len().div_ceil(PANEL);
+        let k = &call.k.part(self.batch, self.head)[block.start * dim..][..panels * PANEL * dim];
+        let mut rows = tile.scores.each_mut().map(|row| &mut row[..]);
+        by_rows!(tile.rows, R => {
+            let q: [&[f32]; R] = std::array::from_fn(|r| call.q.at(self.batch, tile.first + r, self.head, dim));
+            panel_products::<S, E, R>(s, &q, k, dim, &mut rows);
+        });
+    }
+
+    /// Products to weights: what is to be added, the scale, the softmax so far.
+    #[inline(always)]
+    fn finish_scores<S: Simd>(&self, s: S, tile: &mut Tile, block: &Range<usize>) {
+        by_rows!(tile.rows, R => self.add_and_scale::<S, R>(s, tile, block));
+        for r in 0..tile.rows {
+            self.bias(tile.first + r, block, &mut tile.scores[r]);
+            let inside = |at: usize| at.clamp(block.start, block.end) - block.start;
+            let seen = inside(tile.sees[r].start)..inside(tile.sees[r].end);
+            let (highest, sum) = (&mut tile.highest[r], &mut tile.sum[r]);
+            tile.correction[r] = soften(s, &mut tile.scores[r], seen, block.len(), highest, sum);
+        }
+    }
 
     #[inline(always)]
-    fn bias(&self, r: usize, block: &Range<usize>, scores: &mut [f32]) {
+    fn add_and_scale<S: Simd, const R: usize>(&self, s: S, tile: &mut Tile, block: &Range<usize>) {
+        let call = self.call;
+        let dim = call.k.shape().dim;
+        let columns = block.len().next_multiple_of(PANEL);
+        let Extra::Relative(q, p) = call.extra else {
+            let scale = s.splat(call.scale);
+            for row in &mut tile.scores[..R] {
+                for chunk in row[..columns].chunks_exact_mut(S::LANES) {
+                    s.store(chunk, s.mul(s.load(chunk), scale));
+                }
+            }
+            return;
+        };
+        // Query r needs rows from Tq - 1 - first - r + start of p on; the last query of the tile the earliest.
+        let earliest = call.queries - tile.first - R + block.start;
+        let aligned = earliest / PANEL * PANEL;
+        let count = (earliest - aligned + R - 1 + block.len()).div_ceil(PANEL);
+        let q: [&[f32]; R] = std::array::from_fn(|r| q.at(self.batch, tile.first + r, self.head, dim));
+        let p = &p.part(0, self.head)[aligned * dim..][..count * PANEL * dim];
+        let mut window = [[0f32; WINDOW]; TILE];
+        let mut rows = window.each_mut().map(|row| &mut row[..]);
+        panel_products::<S, f32, R>(s, &q, p, dim, &mut rows);
+        for r in 0..R {
+            let shifted = &window[r][earliest - aligned + R - 1 - r..];
+            add_and_scale(s, &mut tile.scores[r], shifted, columns, call.scale);
+        }
+    }
+
+    #[inline(always)]
+    fn bias(&self, query: usize, block: &Range<usize>, scores: &mut [f32]) {
         let Extra::Bias(bias) = self.call.extra else { return };
         let (heads, queries, keys) = (self.call.k.shape().heads, self.call.queries, self.call.keys);
         let batch = if bias.len() == heads * queries * keys { 0 } else { self.batch };
-        let row = &bias[((batch * heads + self.head) * queries + self.first + r) * keys..][..keys];
+        let row = &bias[((batch * heads + self.head) * queries + query) * keys..][..keys];
         scores.iter_mut().zip(&row[block.clone()]).for_each(|(score, bias)| *score += bias);
     }
 }
@@ -298,7 +375,7 @@ fn columns<S: Simd, E: Element, const R: usize, const N: usize>(
 fn gather<S: Simd, E: Element, const R: usize>(
     s: S,
     weights: &Scores,
-    correction: &[f32; R],
+    correction: &[f32; TILE],
     values: &[E],
     gathered: &mut [f32],
     width: usize,
@@ -321,7 +398,7 @@ fn gather<S: Simd, E: Element, const R: usize>(
 fn gather_columns<S: Simd, E: Element, const R: usize, const N: usize>(
     s: S,
     a: &[*const f32; R],
-    correction: &[f32; R],
+    correction: &[f32; TILE],
     values: &[E],
     gathered: &mut [f32],
     width: usize,

@@ -187,8 +187,22 @@ pub(super) struct Int8<'a> {
 }
 
 impl Weights for Int8<'_> {
+    fn depth(self, k: usize) -> usize {
+        // A quarter of the bytes, and dots are whole numbers that no part of a sum could wait as.
+        k
+    }
+
     #[inline(always)]
-    fn tile<S: Simd>(self, _: S, _: &Rows<'_>, first: usize, rows: usize, panels: &Range<usize>, sums: &mut Sums) {
+    fn tile<S: Simd>(
+        self,
+        _: S,
+        _: &Rows<'_>,
+        tile: Range<usize>,
+        panels: &Range<usize>,
+        _: Range<usize>,
+        sums: &mut Sums,
+    ) {
+        let (first, rows) = (tile.start, tile.len());
         // Rows of bytes to a row, and as many rows at once as make up a tile of them.
         let bytes = if self.panels.wide { 2 } else { 1 };
         for start in (0..rows).step_by(TILE / bytes) {

@@ -2,9 +2,9 @@
 //!
 //! A weight matrix is kept as panels of [`PANEL`] outputs, `(K, 16)` each ([`super::matrix`]). A tile of up to six rows
 //! goes against up to four panels with all its sums in registers, so one layout serves a decode step, where every weight
-//! is read once from memory for all rows, and a long sequence, where a group of panels stays in the cache while the rows
-//! pass by. A sum always runs over K from front to back in one accumulator: a row's result depends neither on the
-//! rows beside it nor on the number of threads.
+//! is read once from memory for all rows, and a long sequence, where as much of a group of panels as fits the first
+//! cache stays there while the rows pass by, their sums so far waiting beside it. A sum always runs over K from front to
+//! back in one accumulator: a row's result depends neither on the rows beside it nor on the number of threads.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -24,7 +24,10 @@ const GROUP: usize = 4;
 /// Columns of a group.
 pub(super) const COLUMNS: usize = GROUP * PANEL;
 /// Rows of a task: enough to be worth bringing a group into the cache, few enough to share out.
-const TASK_ROWS: usize = 40 * TILE;
+const TASK_ROWS: usize = TASK_TILES * TILE;
+const TASK_TILES: usize = 40;
+/// Bytes of a group that stay in the first cache (32 to 48 KiB) while rows pass by.
+const CACHED_BYTES: usize = 32 << 10;
 /// Below this many multiplications one thread is faster.
 const PARALLEL_WORK: usize = 1 << 17;
 
@@ -166,8 +169,20 @@ unsafe impl Send for Output {}
 
 /// Weights that a tile can be multiplied with.
 pub(super) trait Weights: Copy + Sync {
-    /// Writes rows `first..first + rows` (up to [`TILE`]) times panels (up to [`GROUP`]) to `sums`.
-    fn tile<S: Simd>(self, s: S, x: &Rows<'_>, first: usize, rows: usize, panels: &Range<usize>, sums: &mut Sums);
+    /// Values of K to multiply with before the next rows come.
+    fn depth(self, k: usize) -> usize;
+
+    /// Rows `first..first + rows` (up to [`TILE`]) times panels (up to [`GROUP`]), of K only the part `depth`: written to
+    /// `sums` if it is the first part, else added.
+    fn tile<S: Simd>(
+        self,
+        s: S,
+        x: &Rows<'_>,
+        tile: Range<usize>,
+        panels: &Range<usize>,
+        depth: Range<usize>,
+        sums: &mut Sums,
+    );
 }
 
 /// The sums of a tile.
@@ -215,27 +230,51 @@ impl<W: Weights> Kernel for Task<'_, W> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut sums: Sums = [[0.0; COLUMNS]; TILE];
-        let mut first = self.rows.start;
-        while first < self.rows.end {
-            let rows = TILE.min(self.rows.end - first);
-            self.w.tile(s, &self.call.x, first, rows, &self.panels, &mut sums);
-            match self.call.finish.activation {
-                Activation::Identity => self.finish(s, Identity, first, rows, &sums),
-                Activation::Relu => self.finish(s, Relu, first, rows, &sums),
-                Activation::LeakyRelu(slope) => self.finish(s, LeakyRelu(slope), first, rows, &sums),
-                Activation::Silu => self.finish(s, Silu, first, rows, &sums),
-                Activation::Gelu => self.finish(s, Gelu, first, rows, &sums),
-                Activation::GeluTanh => self.finish(s, GeluTanh, first, rows, &sums),
-                Activation::Elu => self.finish(s, Elu, first, rows, &sums),
-                Activation::Mish => self.finish(s, Mish, first, rows, &sums),
+        let k = self.call.x.cols();
+        // What reads the weights once reads them best in one go.
+        let depth = if self.rows.len() <= TILE { k } else { self.w.depth(k) };
+        if depth >= k {
+            let mut sums: Sums = [[0.0; COLUMNS]; TILE];
+            for tile in self.tiles() {
+                self.w.tile(s, &self.call.x, tile.clone(), &self.panels, 0..k, &mut sums);
+                self.act_and_write(s, tile, &sums);
             }
-            first += rows;
+            return;
+        }
+        let mut waiting: [Sums; TASK_TILES] = [[[0.0; COLUMNS]; TILE]; TASK_TILES];
+        for from in (0..k).step_by(depth) {
+            let part = from..k.min(from + depth);
+            for (tile, sums) in self.tiles().zip(&mut waiting) {
+                self.w.tile(s, &self.call.x, tile.clone(), &self.panels, part.clone(), sums);
+                if part.end == k {
+                    self.act_and_write(s, tile, sums);
+                }
+            }
         }
     }
 }
 
 impl<W: Weights> Task<'_, W> {
+    fn tiles(&self) -> impl Iterator<Item = Range<usize>> + use<W> {
+        let Range { start, end } = self.rows;
+        (start..end).step_by(TILE).map(move |first| first..end.min(first + TILE))
+    }
+
+    #[inline(always)]
+    fn act_and_write<S: Simd>(&self, s: S, tile: Range<usize>, sums: &Sums) {
+        let (first, rows) = (tile.start, tile.len());
+        match self.call.finish.activation {
+            Activation::Identity => self.finish(s, Identity, first, rows, sums),
+            Activation::Relu => self.finish(s, Relu, first, rows, sums),
+            Activation::LeakyRelu(slope) => self.finish(s, LeakyRelu(slope), first, rows, sums),
+            Activation::Silu => self.finish(s, Silu, first, rows, sums),
+            Activation::Gelu => self.finish(s, Gelu, first, rows, sums),
+            Activation::GeluTanh => self.finish(s, GeluTanh, first, rows, sums),
+            Activation::Elu => self.finish(s, Elu, first, rows, sums),
+            Activation::Mish => self.finish(s, Mish, first, rows, sums),
+        }
+    }
+
     #[inline(always)]
     fn finish<S: Simd>(&self, s: S, op: impl Unary, first: usize, rows: usize, sums: &Sums) {
         let Call { n, finish, out, .. } = *self.call;
@@ -261,34 +300,53 @@ impl<W: Weights> Task<'_, W> {
 }
 
 impl<E: Element> Weights for &[E] {
+    fn depth(self, _: usize) -> usize {
+        CACHED_BYTES / (COLUMNS * size_of::<E>())
+    }
+
     #[inline(always)]
-    fn tile<S: Simd>(self, s: S, x: &Rows<'_>, first: usize, rows: usize, panels: &Range<usize>, sums: &mut Sums) {
+    fn tile<S: Simd>(
+        self,
+        s: S,
+        x: &Rows<'_>,
+        tile: Range<usize>,
+        panels: &Range<usize>,
+        depth: Range<usize>,
+        sums: &mut Sums,
+    ) {
         let w = &self[panels.start * PANEL * x.cols()..panels.end * PANEL * x.cols()];
-        match rows {
-            1 => tile::<S, E, 1>(s, x, first, w, sums),
-            2 => tile::<S, E, 2>(s, x, first, w, sums),
-            3 => tile::<S, E, 3>(s, x, first, w, sums),
-            4 => tile::<S, E, 4>(s, x, first, w, sums),
-            5 => tile::<S, E, 5>(s, x, first, w, sums),
-            _ => tile::<S, E, TILE>(s, x, first, w, sums),
+        match tile.len() {
+            1 => part_of_tile::<S, E, 1>(s, x, tile.start, w, depth, sums),
+            2 => part_of_tile::<S, E, 2>(s, x, tile.start, w, depth, sums),
+            3 => part_of_tile::<S, E, 3>(s, x, tile.start, w, depth, sums),
+            4 => part_of_tile::<S, E, 4>(s, x, tile.start, w, depth, sums),
+            5 => part_of_tile::<S, E, 5>(s, x, tile.start, w, depth, sums),
+            _ => part_of_tile::<S, E, TILE>(s, x, tile.start, w, depth, sums),
         }
     }
 }
 
 /// `R` rows against all panels of `w`, as many columns at once as there are registers for their sums.
 #[inline(always)]
-fn tile<S: Simd, E: Element, const R: usize>(s: S, x: &Rows<'_>, first: usize, w: &[E], sums: &mut Sums) {
+fn part_of_tile<S: Simd, E: Element, const R: usize>(
+    s: S,
+    x: &Rows<'_>,
+    first: usize,
+    w: &[E],
+    depth: Range<usize>,
+    sums: &mut Sums,
+) {
     let a: [*const f32; R] = std::array::from_fn(|r| x.data[x.start(first + r)..].as_ptr());
     let columns = w.len() / x.cols().max(1);
     let mut column = 0;
     while column < columns {
         let vectors = (columns - column) / S::LANES;
         column += if S::LANES == MAX_LANES && vectors >= 4 {
-            several::<S, E, R, 4>(s, x, &a, w, column, sums)
+            several::<S, E, R, 4>(s, x, &a, w, column, &depth, sums)
         } else if vectors >= 2 {
-            several::<S, E, R, 2>(s, x, &a, w, column, sums)
+            several::<S, E, R, 2>(s, x, &a, w, column, &depth, sums)
         } else {
-            several::<S, E, R, 1>(s, x, &a, w, column, sums)
+            several::<S, E, R, 1>(s, x, &a, w, column, &depth, sums)
         };
     }
 }
@@ -301,6 +359,7 @@ fn several<S: Simd, E: Element, const R: usize, const V: usize>(
     a: &[*const f32; R],
     w: &[E],
     column: usize,
+    depth: &Range<usize>,
     sums: &mut Sums,
 ) -> usize {
     let k = x.cols();
@@ -309,8 +368,19 @@ fn several<S: Simd, E: Element, const R: usize, const V: usize>(
         w[c / PANEL * PANEL * k + c % PANEL..].as_ptr()
     });
     let mut acc = [[s.splat(0.0); V]; R];
-    for tap in 0..x.taps {
-        for i in 0..x.width {
+    if depth.start > 0 {
+        for r in 0..R {
+            for v in 0..V {
+                acc[r][v] = s.load(&sums[r][column + v * S::LANES..]);
+            }
+        }
+    }
+    let mut at = depth.start;
+    while at < depth.end {
+        let (tap, from) = (at / x.width, at % x.width);
+        let to = x.width.min(from + depth.end - at);
+        at += to - from;
+        for i in from..to {
             // SAFETY: a panel holds K times 16 weights.
             let row: [S::V; V] = std::array::from_fn(|v| unsafe { E::load(s, b[v].add((tap * x.width + i) * PANEL)) });
             for r in 0..R {

@@ -58,9 +58,9 @@ impl Case {
         let output = Output(out.as_mut_ptr());
         for b in 0..batch {
             for head in 0..heads {
-                for first in (0..queries).step_by(TILE) {
-                    let rows = TILE.min(queries - first);
-                    dispatch_on(unit, Tile { call: &call, batch: b, head, first, rows, out: &output });
+                for first in (0..queries).step_by(BAND * TILE) {
+                    let queries = first..queries.min(first + BAND * TILE);
+                    dispatch_on(unit, Band { call: &call, batch: b, head, queries, out: &output });
                 }
             }
         }
