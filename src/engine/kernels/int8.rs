@@ -192,6 +192,8 @@ impl Weights for Int8<'_> {
         k
     }
 
+    fn prefetch<S: Simd>(self, _: S, _: usize, _: &Range<usize>, _: &Range<usize>, _: usize, _: usize) {}
+
     #[inline(always)]
     fn tile<S: Simd>(
         self,

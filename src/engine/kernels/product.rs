@@ -26,6 +26,10 @@ pub(super) const COLUMNS: usize = GROUP * PANEL;
 /// Rows of a task: enough to be worth bringing a group into the cache, few enough to share out.
 const TASK_ROWS: usize = TASK_TILES * TILE;
 const TASK_TILES: usize = 40;
+/// So few rows are done with a weight before the next has come from memory.
+const STREAMED_ROWS: usize = 2;
+/// Weights of a panel that are asked for ahead, in steps of K, where rows are that few.
+const AHEAD: usize = 64;
 /// Bytes of a group that stay in the first cache (32 to 48 KiB) while rows pass by.
 const CACHED_BYTES: usize = 32 << 10;
 /// Below this many multiplications one thread is faster.
@@ -172,6 +176,9 @@ pub(super) trait Weights: Copy + Sync {
     /// Values of K to multiply with before the next rows come.
     fn depth(self, k: usize) -> usize;
 
+    /// Asks the memory for one of `of` shares of a part of some panels, which comes next.
+    fn prefetch<S: Simd>(self, s: S, k: usize, panels: &Range<usize>, depth: &Range<usize>, share: usize, of: usize);
+
     /// Rows `first..first + rows` (up to [`TILE`]) times panels (up to [`GROUP`]), of K only the part `depth`: written to
     /// `sums` if it is the first part, else added.
     fn tile<S: Simd>(
@@ -242,9 +249,16 @@ impl<W: Weights> Kernel for Task<'_, W> {
             return;
         }
         let mut waiting: [Sums; TASK_TILES] = [[[0.0; COLUMNS]; TILE]; TASK_TILES];
+        let (tiles, all_panels) = (self.rows.len().div_ceil(TILE), self.call.n.div_ceil(PANEL));
         for from in (0..k).step_by(depth) {
             let part = from..k.min(from + depth);
-            for (tile, sums) in self.tiles().zip(&mut waiting) {
+            let (next_panels, next_part) = if part.end < k {
+                (self.panels.clone(), part.end..k.min(part.end + depth))
+            } else {
+                (self.panels.end..all_panels.min(self.panels.end + GROUP), 0..depth)
+            };
+            for (i, (tile, sums)) in self.tiles().zip(&mut waiting).enumerate() {
+                self.w.prefetch(s, k, &next_panels, &next_part, i, tiles);
                 self.w.tile(s, &self.call.x, tile.clone(), &self.panels, part.clone(), sums);
                 if part.end == k {
                     self.act_and_write(s, tile, sums);
@@ -302,6 +316,16 @@ impl<W: Weights> Task<'_, W> {
 impl<E: Element> Weights for &[E] {
     fn depth(self, _: usize) -> usize {
         CACHED_BYTES / (COLUMNS * size_of::<E>())
+    }
+
+    #[inline(always)]
+    fn prefetch<S: Simd>(self, s: S, k: usize, panels: &Range<usize>, depth: &Range<usize>, share: usize, of: usize) {
+        let rows = depth.len() * panels.len();
+        let each = rows.div_ceil(of);
+        for i in share * each..rows.min((share + 1) * each) {
+            let row = (panels.start + i / depth.len()) * k + depth.start + i % depth.len();
+            s.prefetch(self.as_ptr().wrapping_add(row * PANEL));
+        }
     }
 
     #[inline(always)]
@@ -381,6 +405,9 @@ fn several<S: Simd, E: Element, const R: usize, const V: usize>(
         let to = x.width.min(from + depth.end - at);
         at += to - from;
         for i in from..to {
+            if R <= STREAMED_ROWS {
+                b.iter().for_each(|b| s.prefetch(b.wrapping_add((tap * x.width + i + AHEAD) * PANEL)));
+            }
             // SAFETY: a panel holds K times 16 weights.
             let row: [S::V; V] = std::array::from_fn(|v| unsafe { E::load(s, b[v].add((tap * x.width + i) * PANEL)) });
             for r in 0..R {

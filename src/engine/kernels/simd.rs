@@ -16,6 +16,9 @@ pub(crate) trait Simd: Copy {
     const LANES: usize;
 
     fn splat(self, x: f32) -> Self::V;
+    /// Asks for the cache line at `p`, which need not be valid.
+    #[inline(always)]
+    fn prefetch<T>(self, _: *const T) {}
     /// # Safety
     /// `p` must be valid for reading [`Self::LANES`] values.
     unsafe fn load_ptr(self, p: *const f32) -> Self::V;
@@ -356,6 +359,11 @@ mod x86 {
             unsafe { _mm512_set1_ps(x) }
         }
         #[inline(always)]
+        fn prefetch<T>(self, p: *const T) {
+            // SAFETY: a prefetch does not fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
+        }
+        #[inline(always)]
         unsafe fn load_ptr(self, p: *const f32) -> __m512 {
             // SAFETY: the caller's promise.
             unsafe { _mm512_loadu_ps(p) }
@@ -415,6 +423,11 @@ mod x86 {
         fn splat(self, x: f32) -> __m256 {
             // SAFETY: a value of this type exists only where the processor has these features.
             unsafe { _mm256_set1_ps(x) }
+        }
+        #[inline(always)]
+        fn prefetch<T>(self, p: *const T) {
+            // SAFETY: a prefetch does not fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
         }
         #[inline(always)]
         unsafe fn load_ptr(self, p: *const f32) -> __m256 {
