@@ -2,19 +2,74 @@
     python3 train_flow.py --ds DIR --ck DIR --minutes 15            needs mel, tok, spk
 One network for all uses: most rows learn the zero-noise mean-flow map t=0 -> 1 (what ships), some the half steps of 2-step sampling and plain flow
 matching from noise.  Three quarters of the rows see chunk-causal attention with random chunk sizes and a prompt that is a chunk of its own (its
-lookahead convolution stops at the prompt's end), so that streaming with cached keys is exact; the rest see the reference's full attention."""
+lookahead convolution stops at the prompt's end), so that streaming with cached keys is exact; the rest see the reference's full attention.
+With --hear (which needs audio as well, and a vocoder and a tokenizer in CK) some of the mels go on through the frozen vocoder, and what the two ears of
+hearing.py hear in that sound counts too."""
 import argparse
 import numpy as np, torch, torch.nn as nn, torch.nn.functional as F
 from common import *
+from hearing import Hearing
 from net_flow import Flow, TBlock, Resnet, ConfLayer, chunk_ids, chunk_mask
+from net_vocoder import HiFT, Snake
+from torch.nn.utils import parametrize
 
 ap = stage_args(argparse.ArgumentParser())
 ap.add_argument('--tokens', type=int, default=200)
+ap.add_argument('--hear', type=float, default=0., help='weight of what the tokenizer hears in the vocoder\'s sound'); ap.add_argument('--listen', type=float, default=.5, help='weight of the listener, relative to that')
+ap.add_argument('--ears', type=int, default=24, help='rows that are heard'); ap.add_argument('--graph', type=int, default=1); ap.add_argument('--share', default='.45,.30,.25', help='espeak, flite, human')
 ap.add_argument('--rank', type=int, default=0); ap.add_argument('--world', type=int, default=1, help='processes, one per GPU'); ap.add_argument('--port', default='29611')
 a = ap.parse_args()
 a.seed += 100 * a.rank
 log, DEV, amp = setup(a, f'flow{a.rank or ""}')
-SHARE = {0: .45, 1: .30, 2: .25}
+SHARE, NF = dict(enumerate(map(float, a.share.split(',')))), 60      # NF: frames of a mel that is heard
+
+
+class Ears:
+    """Hearing of the flow's mels through the vocoder, whose newest checkpoint is fetched now and then."""
+    def __init__(s):
+        s.hearing, s.vocoder, s.last, s.graph = Hearing(a.ck, DEV, amp, NF), None, 0., None
+        assert s.hearing.ready and os.path.exists(a.ck + '/hift.safetensors'), 'a tokenizer and a vocoder are needed'
+        s.fetch()
+
+    def fetch(s):
+        if time.time() - s.last < 60:
+            return
+        s.last = time.time()
+        v = HiFT()
+        load_into(v, a.ck, 'hift')
+        for x in v.modules():
+            if parametrize.is_parametrized(x):
+                parametrize.remove_parametrizations(x, 'weight')
+        v = compile_blocks(v.to(DEV).eval().requires_grad_(False), Snake, a.compile, True)
+        if s.vocoder is None:
+            s.vocoder = v
+        else:
+            s.vocoder.load_state_dict(v.state_dict())
+
+    def listen(s, until):
+        """Waits for the listener."""
+        while not s.hearing.look() and time.time() < until:
+            time.sleep(.5)
+        log('the listener listens')
+
+    def distance(s, x, y):
+        with amp():
+            g = s.vocoder(x)[0]
+        return s.hearing(g, y, torch.full((len(x),), 2 * NF, device=DEV))
+
+    def capture(s, n):
+        """Holds n rows from now on as CUDA graphs: forward and backward are some two thousand small kernels."""
+        x, y = torch.randn(n, 80, NF, device=DEV, requires_grad=True), torch.randn(n, NF * 480, device=DEV) * .1
+        s.graph = torch.cuda.make_graphed_callables(s.distance, (x, y), allow_unused_input=True)
+        log('captured')
+
+    def __call__(s, x, P, S, audio):
+        """x (n,80,2T) mels, P (n,) prompt tokens, S (n,) where their sound starts in audio, in tokens -> the two distances, on a crop after the prompt"""
+        n, T2 = x.shape[0], x.shape[2]
+        f = torch.minimum(2 * P + ((T2 - NF - 2 * P) * torch.rand(n, device=DEV)).long(), torch.full_like(P, T2 - NF))[:, None]
+        i = f + torch.arange(NF, device=DEV)
+        y = audio[(2 * S[:, None] + f) * 480 + torch.arange(NF * 480, device=DEV)].float() / 32768.
+        return (s.graph or s.distance)(x.gather(2, i[:, None].expand(-1, 80, -1)), y)
 
 
 def main():
@@ -23,6 +78,7 @@ def main():
     log('resumed', had, sum(p.numel() for p in m.parameters()), 'parameters')
     compile_blocks(m, (TBlock, Resnet, ConfLayer), a.compile)
     est = m.decoder.estimator
+    ears = Ears() if a.hear else None
     R = lambda *s: torch.rand(*s, device=DEV)
     wmel = torch.where(torch.arange(80, device=DEV) < 24, 1.5, .79)[None, :, None]
 
@@ -34,7 +90,7 @@ def main():
         full = R(n) < .25
         return al | full[:, None, None], P, torch.where(full, T, P)          # T: no boundary for the lookahead
 
-    def step(tok, x1, e, two):
+    def step(tok, x1, e, S, two):
         n, T = tok.shape
         al, P, bound = masks(n, T)
         fa = al.repeat_interleave(2, 1).repeat_interleave(2, 2)
@@ -49,10 +105,11 @@ def main():
         with amp():
             mu, se = m.mu(tok, al, bound), m.spk(e)
         mu, se = mu.float(), se.float()
+        K = K_EARS if ears and not two else 0                                 # the last K rows, whole steps, are heard
         noisy = torch.arange(n, device=DEV) < n // 8                          # plain flow matching rows
         z = torch.randn_like(x1) * noisy[:, None, None]
         t = torch.where(noisy, R(n), torch.zeros(n, device=DEV))
-        r = torch.where(noisy, torch.where(R(n) < .5, t, t + (1 - t) * R(n)), torch.where(R(n) < .2, .5, 1.))
+        r = torch.where(noisy, torch.where(R(n) < .5, t, t + (1 - t) * R(n)), torch.where((R(n) < .25) & (torch.arange(n, device=DEV) < n - K), .5, 1.))
         xt = (1 - t)[:, None, None] * z + t[:, None, None] * x1
         if two:                                                               # second half step from the model's own first one
             with torch.no_grad(), amp():
@@ -68,14 +125,19 @@ def main():
         w0 = lw * (1 - nz)
         with torch.no_grad():
             st = torch.stack([(d.abs().mean(1, keepdim=True) * w0).sum() / w0.sum(), (l2 * lw * nz).sum() / (lw * nz).sum().clamp(min=1), aux])
-        return ((l1 * (1 - nz) + .3 * l2 * nz) * lw).sum() / lw.sum() + .05 * aux, st
+        l = ((l1 * (1 - nz) + .3 * l2 * nz) * lw).sum() / lw.sum() + .05 * aux
+        if K and S is not None:
+            ha, hb = ears(u[-K:].float(), P[-K:], S[-K:], D.audio)         # from t = 0 and x = 0, u is the mel
+            l = l + a.hear * (ha + a.listen * hb)
+            st = torch.cat([st, torch.stack([ha, hb]).detach() * 8 / 7])
+        return l, F.pad(st, (0, 5 - len(st)))
 
     T, B = a.tokens, max(8, int(56 * a.bs))
-    shapes = ((T, B), (2 * T, B // 2))
+    shapes, K_EARS = ((T, B), (2 * T, B // 2)), min(a.ears, B // 2 - B // 16)
     if a.compile:
         for T_, b in shapes:
             for two in (False, True):
-                l, _ = step(torch.randint(0, 6561, (b, T_), device=DEV), torch.randn(b, 80, 2 * T_, device=DEV), torch.randn(b, 192, device=DEV), two)
+                l, _ = step(torch.randint(0, 6561, (b, T_), device=DEV), torch.randn(b, 80, 2 * T_, device=DEV), torch.randn(b, 192, device=DEV), None, two)
                 l.backward()
             log('compiled', T_)
     P = list(m.parameters())                                                  # gradients live in one flat buffer; its last element is the stop flag
@@ -86,7 +148,12 @@ def main():
     if a.world > 1:
         torch.distributed.init_process_group('nccl' if DEV != 'cpu' else 'gloo', init_method=f'tcp://127.0.0.1:{a.port}', rank=a.rank, world_size=a.world)
         torch.distributed.all_reduce(flat)
-    D = Data(wait_for_parts(a.ds, a.wait, a.end or 1e12), ('mel', 'tok'), DEV, log)
+    D = Data(wait_for_parts(a.ds, a.wait, a.end or 1e12), ('mel', 'tok') + ('audio',) * bool(ears), DEV, log)
+    if ears:
+        if a.listen:
+            ears.listen(a.end or 1e12)
+        if a.graph and DEV.startswith('cuda'):
+            ears.capture(K_EARS)
     lr = a.lr or (6e-4 if had else 1.2e-3)
     opt = torch.optim.AdamW(m.parameters(), lr, betas=(.9, .98), weight_decay=.01, fused=DEV != 'cpu')
     ema = Ema(m, .999)
@@ -106,7 +173,7 @@ def main():
         r = D.t(D.first[runs] + (np.random.rand(n) * (D.last[runs] - D.first[runs])).astype(np.int64))
         S = D.t(st)
         e = torch.where(R(n, 1) < aug, D.emb['sp1'][r].float(), D.emb['sp0'][r].float())
-        return (D.tok[S[:, None] + torch.arange(T, device=DEV)].long(), D.mel[2 * S[:, None] + torch.arange(2 * T, device=DEV)].float().transpose(1, 2), e)
+        return (D.tok[S[:, None] + torch.arange(T, device=DEV)].long(), D.mel[2 * S[:, None] + torch.arange(2 * T, device=DEV)].float().transpose(1, 2), e, S)
 
     @torch.no_grad()
     def evaluate():
@@ -117,7 +184,7 @@ def main():
         for k in held:
             np.random.seed(3)
             n = B // 2
-            tok, x1, e = get({k: held[k]}, T, n, 0.)
+            tok, x1, e, _ = get({k: held[k]}, T, n, 0.)
             P = T // 2
             cond = x1 * (torch.arange(2 * T, device=DEV) < 2 * P)
             mask = torch.ones(n, 1, 2 * T, device=DEV)
@@ -143,7 +210,7 @@ def main():
         evaluate()
     sc = Schedule(a, [opt], [lr], saver=checkpoint)
     train = {T_: pool(T_, False) for T_, _ in shapes}
-    go, acc = True, torch.zeros(3, device=DEV)
+    go, acc = True, torch.zeros(5, device=DEV)
     while go:
         T_, b = shapes[int(sc.i % 5 == 4 and len(train[2 * T]) > 0)]
         l, st = step(*get(train[T_], T_, b), sc.i % 8 == 7)
@@ -164,7 +231,9 @@ def main():
         if sc.i % 200 == 0:
             s = (acc / 200).tolist()
             acc.zero_()
-            log(sc.i, f'{sc.frac():.2f} L1 {s[0]:.3f} noisy l2 {s[1]:.3f} mu {s[2]:.3f} gn {gn.item():.2f} {sc.i / (time.time() - sc.t0):.1f}/s')
+            if ears:
+                ears.fetch()
+            log(sc.i, f'{sc.frac():.2f} L1 {s[0]:.3f} noisy l2 {s[1]:.3f} mu {s[2]:.3f} heard {s[3]:.3f} {s[4]:.3f} gn {gn.item():.2f} {sc.i / (time.time() - sc.t0):.1f}/s')
     checkpoint()
     log('done')
 

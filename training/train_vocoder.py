@@ -1,24 +1,26 @@
 """Stage 'hift': mel -> wave, spectral losses first, then adversarial, then also on the flow's own mels.
     python3 train_vocoder.py --ds DIR --ck DIR --minutes 15         needs audio, f0 (and mel, tok, spk + a flow and a tokenizer checkpoint)
 A step launches some two thousand small kernels, so it is captured as a CUDA graph (--graph 0: not).  Besides the spectra, what the speech tokenizer hears
-in the sound counts (--hear): it was supervised by phonemes, pitch and energy, and so tells mush from speech where a spectral distance hardly does."""
+in the sound counts (--hear): it was supervised by phonemes, pitch and energy, and so tells mush from speech where a spectral distance hardly does; so does
+the listener (train_listener.py) as soon as there is one."""
 import argparse
-import numpy as np, torch, torchaudio, torch.nn as nn, torch.nn.functional as F
+import numpy as np, torch, torch.nn as nn, torch.nn.functional as F
 import features as ft
 from common import *
 from net_flow import Flow, chunk_ids, chunk_mask
-from net_tokenizer import S3Tokenizer
+from hearing import Hearing
 from torch.nn.utils import parametrize
 from net_vocoder import HiFT, Snake, PeriodDiscriminator, SpectrumDiscriminator
 
 ap = stage_args(argparse.ArgumentParser())
 ap.add_argument('--gan', type=float, default=.22, help='share of the time before the adversarial part'); ap.add_argument('--own', type=float, default=.45, help='share before the flow\'s own mels')
 ap.add_argument('--parts', type=int, default=1, help='parts to load'); ap.add_argument('--lr_d', type=float, default=2.5e-4)
-ap.add_argument('--graph', type=int, default=1); ap.add_argument('--hear', type=float, default=4., help='weight of the tokenizer\'s features'); ap.add_argument('--ramp', type=int, default=800, help='steps over which new discriminators come in')
+ap.add_argument('--graph', type=int, default=1); ap.add_argument('--hear', type=float, default=4., help='weight of what the tokenizer hears'); ap.add_argument('--listen', type=float, default=2., help='weight of what the listener hears')
+ap.add_argument('--share', default='.42,.30,.28', help='espeak, flite, human'); ap.add_argument('--ramp', type=int, default=800, help='steps over which new discriminators come in')
 a = ap.parse_args()
 log, DEV, amp = setup(a, 'hift')
 NF = 40                                                        # frames per crop
-SHARE = {0: .42, 1: .30, 2: .28}
+SHARE = dict(enumerate(map(float, a.share.split(','))))
 
 
 def spectral_loss(x, y, mel):
@@ -71,29 +73,6 @@ class OwnMels:
         return mel, s.start[i] * 2 + f
 
 
-class Hearing(nn.Module):
-    """Distance between two sounds in the speech tokenizer's layers and latents (24 kHz in)."""
-    def __init__(s):
-        super().__init__()
-        s.net, s.down = S3Tokenizer(), torchaudio.transforms.Resample(24000, 16000)
-        s.ready = load_into(s.net, a.ck, 'tokenizer')
-        s.requires_grad_(False)
-
-    def features(s, y, n):
-        e, f = s.net.encoder, []
-        hooks = [b.register_forward_hook(lambda m, i, o: f.append(o)) for b in e.blocks]
-        m = ft.mel_s3(s.down(y))[..., :2 * NF]
-        with amp():
-            z, _ = s.net.latent(m, n)
-        [h.remove() for h in hooks]
-        return [F.layer_norm(x.float(), x.shape[-1:]) for x in f] + [4 * z]
-
-    def forward(s, x, y, n):
-        with torch.no_grad():
-            fy = s.features(y, n)
-        return sum((p - q).abs().mean() for p, q in zip(s.features(x, n), fy)) / len(fy)
-
-
 def main():
     m = HiFT().to(DEV)
     had = load_into(m, a.ck, 'hift')
@@ -105,7 +84,7 @@ def main():
     compile_blocks(m, Snake, a.compile, True)
     Ds = nn.ModuleList([PeriodDiscriminator(p) for p in (2, 3, 5, 7, 11)] + [SpectrumDiscriminator(n, h) for n, h in ((2048, 512), (1024, 256), (512, 128))]).to(DEV)
     hadD = load_into(Ds, a.ck, 'hift_discriminators')
-    hear = Hearing().to(DEV).eval()
+    hear = Hearing(a.ck, DEV, amp, NF)
     D = Data(wait_for_parts(a.ds, a.wait, a.end or 1e12)[:a.parts], ('audio', 'f0', 'mel', 'tok') if a.own < 1 else ('audio', 'f0'), DEV, log)
     own = OwnMels(D) if a.own < 1 else None
     cuda = DEV.startswith('cuda')
@@ -139,7 +118,7 @@ def main():
 
     # what a step reads and writes
     mel, y, f0 = torch.zeros(B, 80, NF, device=DEV), torch.zeros(B, NF * 480, device=DEV), torch.zeros(B, NF, device=DEV)
-    true_f0, weight, st = torch.zeros((), dtype=torch.bool, device=DEV), torch.zeros((), device=DEV), torch.zeros(6, device=DEV)
+    true_f0, weight, st = torch.zeros((), dtype=torch.bool, device=DEV), torch.zeros((), device=DEV), torch.zeros(7, device=DEV)
     lens = torch.full((B,), 2 * NF, device=DEV)
 
     def step(gan):
@@ -160,9 +139,9 @@ def main():
         lf, ls = ((fp.float() - f0).abs() / 40).mean(), spectral_loss(g, y, mel_fb)
         l = 15 * ls + 2 * lf
         if hear.ready and a.hear:
-            lh = hear(g, y, lens)
-            l = l + a.hear * lh
-            st[5] = lh.detach()
+            lt, ll = hear(g, y, lens)
+            l = l + a.hear * lt + a.listen * ll
+            st[5], st[6] = lt.detach(), ll.detach()
         if gan:
             with amp(), parametrize.cached():
                 lg = lfm = 0.
@@ -179,13 +158,19 @@ def main():
         og.step()
         st[0], st[1], st[2] = ls.detach(), ((fp - f0).abs() * v).sum().detach() / v.sum().clamp(min=1), ((fp > 10) != v).float().mean()
 
-    run = {k: Captured(lambda k=k: step(k), a.graph and cuda) for k in (False, True)}
-    go, t_net, since = True, 0., None
+    capture = lambda: {k: Captured(lambda k=k: step(k), a.graph and cuda) for k in (False, True)}
+    run = capture()
+    go, t_net, t_ear, since = True, 0., time.time(), None
     while go:
         f = sc.frac()
+        if time.time() - t_ear > 10:
+            t_ear = time.time()
+            if hear.look():                                    # what was captured does not hold the listener
+                log('the listener listens')
+                run = capture()
         use_own = False
         if own and f > a.own:
-            if time.time() - t_net > 100:
+            if time.time() - t_net > 60:
                 t_net = time.time()
                 own.refresh_net()
             use_own = own.net is not None and sc.i % 3 != 0
@@ -209,7 +194,7 @@ def main():
         go = sc.step()
         if sc.i % 200 == 1:
             s = st.tolist()
-            log(sc.i, f'{f:.2f} own {int(use_own)} spec {s[0]:.3f} f0 {s[1]:.1f} Hz voicing errors {s[2]:.3f} D {s[3]:.3f} gn {s[4]:.1f} heard {s[5]:.3f} {sc.i / (time.time() - sc.t0):.1f}/s')
+            log(sc.i, f'{f:.2f} own {int(use_own)} spec {s[0]:.3f} f0 {s[1]:.1f} Hz voicing errors {s[2]:.3f} D {s[3]:.3f} gn {s[4]:.1f} heard {s[5]:.3f} {s[6]:.3f} {sc.i / (time.time() - sc.t0):.1f}/s')
     checkpoint()
     ema.swap()
     m.eval()
