@@ -2,7 +2,7 @@
     python3 evaluate.py --model DIR --recognizer DIR --resemblyzer WHEEL [--dnsmos WHEEL] [--human DIR] [--dev cuda] --out DIR
 Phoneme error rate by the separately trained recogniser, word error rate by pocketsphinx (flite and human-like voices), speaker likeness by Resemblyzer,
 pitch, duration, DNSMOS, ends of speech; always beside the same numbers of the raw synthesiser (the ceiling), of its true mel through the vocoder and of
-re-synthesis from its true tokens.  --program PATH also speaks everything through that Myna, in one go and streamed.  Writes rows.json and table.md."""
+re-synthesis from its true tokens.  --program PATH also speaks everything through that Myna: in one go, streamed, and in int8.  Writes rows.json and table.md."""
 import argparse, glob, json, os, random, subprocess
 import multiprocessing as mp
 import numpy as np, torch, torch.nn.functional as F
@@ -14,7 +14,8 @@ from synthesize import EVAL_SEED, Espeak, Flite, make_speakers, render, unpack
 from tts import Tts, load_wave
 
 KINDS = ('espeak', 'flite', 'human')
-HOW = dict(raw='the synthesiser itself', voc='its mel through the vocoder', recon='its tokens through flow and vocoder', tts='text to speech', full='the same, full attention', myna='Myna, in one go', live='Myna, streamed')
+HOW = dict(raw='the synthesiser itself', voc='its mel through the vocoder', recon='its tokens through flow and vocoder', tts='text to speech', full='the same, full attention', myna='Myna, in one go', live='Myna, streamed', int8='Myna, in one go, int8')
+PROGRAM = dict(myna=[], live=['--stream'], int8=['--precision', 'int8'])
 
 
 def level(y):
@@ -74,8 +75,8 @@ def references(a, es, fl):
     return R, sents, hi
 
 
-def speak_with(program, model, clip, text, out, live):
-    r = subprocess.run([program, 'say', '--model', model, '--voice', clip, '--text', text, '--out', out, '--json'] + ['--stream'] * live, capture_output=True, text=True)
+def speak_with(program, model, clip, text, out, options):
+    r = subprocess.run([program, 'say', '--model', model, '--voice', clip, '--text', text, '--out', out, '--json'] + options, capture_output=True, text=True)
     if r.returncode:
         raise SystemExit(r.stderr)
     return load_wave(out)
@@ -196,15 +197,15 @@ def main():
         if a.full:
             w['full'] = T.wave(T.mel(refs[i], tk, chunked=False))
         if a.program:
-            for k, live in (('myna', 0), ('live', 1)):
-                w[k] = speak_with(a.program, a.model, f'{a.out}/reference_{i}.wav', text, f'{a.out}/spoken.wav', live)
+            for k, options in PROGRAM.items():
+                w[k] = speak_with(a.program, a.model, f'{a.out}/reference_{i}.wav', text, f'{a.out}/spoken.wav', options + ['--seed', str(j)])
         r = dict(voice=name, kind=kind, text=text, ended=ended, tokens=len(tk))
         others = hum if kind == 'human' else syn
         for k, y in w.items():
             y16 = ft.resample(y, 24000, 16000)
             r['per_' + k] = [distance(ph, rec.decode(y16.to(a.dev))), len(ph)]
             sounds.append((j, k, y16[0].cpu().numpy()))
-            if k in ('raw', 'tts', 'myna', 'live'):
+            if k in ('raw', 'tts', *PROGRAM):
                 sim = ref_emb[others] @ emb(y)
                 r['sim_' + k], r['top1_' + k] = float(sim[others.index(i)]), bool(sim.argmax() == others.index(i))
                 if k == 'tts':
