@@ -232,9 +232,7 @@ impl App {
         self.take_drops(ctx);
         self.remember(ctx);
         let moving = matches!(self.state.player.state, PlayState::Playing | PlayState::Buffering);
-        // Until there is sound nothing moves, and drawing in software would take the cores that the first sound needs.
-        let waiting = self.state.job.is_busy() && self.state.take.as_ref().is_none_or(|take| take.is_empty());
-        if (moving || self.state.job.is_busy()) && !waiting {
+        if moving || self.state.job.is_busy() {
             ctx.request_repaint_after(FRAME.max(self.drawing * DRAWING_SHARE));
         }
     }

@@ -1,7 +1,5 @@
 //! Languages, tags, settings, devices, and what is remembered.
 
-use std::time::Duration;
-
 use eframe::egui::accesskit::Role;
 use eframe::egui::{Event as Input, Key, ViewportCommand};
 use egui_kittest::kittest::{NodeT, Queryable};
@@ -10,7 +8,7 @@ use myna::settings_file::SettingsFile;
 use myna::state::{ModelState, Offers, Settings, ThemeChoice};
 use myna_engine::protocol::{Command, DeviceKind, Event, Precision};
 
-use crate::fake::{Card, Setting, Stage, embedded, multilingual, sentences, turbo, voice};
+use crate::fake::{Card, Setting, Stage, embedded, multilingual, turbo, voice};
 use crate::hand::{CTRL, chosen, click, leave_editor, open, press};
 
 #[test]
@@ -218,25 +216,6 @@ fn broken_settings_are_set_aside_and_said_so() {
     );
 }
 
-/// In how much time the window wants to be painted again.
-fn next_frame(stage: &Stage) -> Duration {
-    stage.window.output().viewport_output.values().map(|viewport| viewport.repaint_delay).min().unwrap()
-}
-
-#[test]
-fn a_window_that_waits_for_sound_leaves_the_machine_to_the_engine() {
-    let mut stage = Stage::new().ready();
-    let job = stage.speak("One moment");
-    // The cursor of the editor blinks.
-    stage.window.get_by_label("Keep this seed").focus();
-    std::thread::sleep(Duration::from_millis(50));
-    stage.window.run_steps(10);
-    assert!(next_frame(&stage) >= Duration::from_secs(1), "{:?}", next_frame(&stage));
-    job.audio.send(sentences(1.0, 1).remove(0)).unwrap();
-    stage.until("sound", |app| app.state().player.state == PlayState::Playing);
-    assert!(next_frame(&stage) < Duration::from_secs(1), "the wave moves");
-}
-
 #[test]
 fn an_idle_window_does_not_repaint() {
     let mut stage = Stage::new().ready();
@@ -244,10 +223,10 @@ fn an_idle_window_does_not_repaint() {
     click(&mut stage, "Stop (Esc)");
     stage.until("held", |app| app.state().player.state == PlayState::Paused);
     // One more for the settings, which are written a while after they changed.
-    std::thread::sleep(Duration::from_millis(50));
+    std::thread::sleep(std::time::Duration::from_millis(50));
     stage.window.run_steps(10);
-    let asked = next_frame(&stage);
-    assert!(asked >= Duration::from_secs(1), "it wants to be painted again in {asked:?}");
+    let asked = stage.window.output().viewport_output.values().map(|v| v.repaint_delay).min().unwrap();
+    assert!(asked >= std::time::Duration::from_secs(1), "it wants to be painted again in {asked:?}");
 }
 
 #[test]
