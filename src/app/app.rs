@@ -30,13 +30,11 @@ use crate::theme::{self, MARGIN, SCROLL_MARGIN};
 
 mod act;
 mod inbox;
+mod tempo;
 
 use inbox::Inbound;
+use tempo::{Business, Tempo};
 
-/// How often the picture moves while something plays, at most.
-const FRAME: Duration = Duration::from_millis(16);
-/// A machine that draws slowly spends this share of its time on it at most: the rest is for the engine.
-const DRAWING_SHARE: u32 = 4;
 /// Settings are written at most this often.
 const SAVE_EVERY: Duration = Duration::from_secs(3);
 
@@ -123,8 +121,7 @@ pub struct App {
     /// A wish to speak that waits for the voice, and when it was made.
     wish: Option<Instant>,
     themed: Option<ThemeChoice>,
-    /// Time that the last frame took.
-    drawing: Duration,
+    tempo: Tempo,
     frames: FrameTimes,
 }
 
@@ -166,8 +163,9 @@ impl App {
     pub fn new(ctx: &Context, parts: Parts) -> Result<Self> {
         theme::install(ctx);
         let (sender, inbox) = unbounded();
-        let woken = ctx.clone();
-        let wake: Wake = Arc::new(move || woken.request_repaint());
+        let tempo = Tempo::default();
+        let (woken, pause) = (ctx.clone(), tempo.pause.clone());
+        let wake: Wake = Arc::new(move || woken.request_repaint_after(pause.get()));
         let post = Post { sender, wake: Arc::clone(&wake) };
         let events = post.clone();
         let link = EngineLink::new(parts.engine, move |event| events.send(Inbound::Engine(event)))
@@ -194,7 +192,7 @@ impl App {
             listening: None,
             wish: None,
             themed: None,
-            drawing: Duration::ZERO,
+            tempo,
             frames: FrameTimes::since(parts.started),
         };
         app.restore(settings, remark);
@@ -231,9 +229,25 @@ impl App {
         }
         self.take_drops(ctx);
         self.remember(ctx);
-        let moving = matches!(self.state.player.state, PlayState::Playing | PlayState::Buffering);
-        if moving || self.state.job.is_busy() {
-            ctx.request_repaint_after(FRAME.max(self.drawing * DRAWING_SHARE));
+        let business = self.business();
+        self.tempo.set(business);
+        if business != Business::Idle {
+            ctx.request_repaint_after(self.tempo.pause.get());
+        }
+    }
+
+    fn business(&self) -> Business {
+        let silent = || self.state.take.as_ref().is_none_or(|take| take.is_empty());
+        match self.state.player.state {
+            _ if self.state.job.is_busy() => {
+                if silent() {
+                    Business::Waiting
+                } else {
+                    Business::Making
+                }
+            }
+            PlayState::Playing | PlayState::Buffering => Business::Playing,
+            _ => Business::Idle,
         }
     }
 
@@ -271,8 +285,9 @@ impl App {
             self.act(action, pressed);
             self.frames.call(&name, begun.elapsed());
         }
+        self.tempo.end(self.business());
         if asked {
-            ui.ctx().request_repaint();
+            ui.ctx().request_repaint_after(self.tempo.pause.get());
         }
     }
 
@@ -376,8 +391,8 @@ impl Drop for App {
 
 impl eframe::App for App {
     fn logic(&mut self, ctx: &Context, frame: &mut eframe::Frame) {
-        self.drawing =
-            frame.info().cpu_usage.map_or(Duration::ZERO, |secs| Duration::from_secs_f32(secs.clamp(0.0, 0.1)));
+        let computing = frame.info().cpu_usage.map_or(Duration::ZERO, |secs| Duration::from_secs_f32(secs.max(0.0)));
+        self.tempo.begin(frame.gl().map(Arc::as_ref), computing);
         let begun = Instant::now();
         Self::logic(self, ctx);
         self.frames.work(begun.elapsed());
@@ -387,7 +402,7 @@ impl eframe::App for App {
         let begun = Instant::now();
         Self::ui(self, ui);
         self.frames.work(begun.elapsed());
-        self.frames.end(self.drawing, self.state.job.is_busy());
+        self.frames.end(self.tempo.drawing(), self.state.job.is_busy());
     }
 
     fn on_exit(&mut self, _gl: Option<&eframe::glow::Context>) {
@@ -448,7 +463,9 @@ pub fn run(engine: Engine, started: Instant) -> Result<()> {
         .with_inner_size(size)
         .with_min_inner_size(theme::MIN_WINDOW)
         .with_drag_and_drop(true);
-    let options = eframe::NativeOptions { viewport, ..eframe::NativeOptions::default() };
+    // The tests bring another renderer into the build, which eframe would prefer.
+    let renderer = eframe::Renderer::Glow;
+    let options = eframe::NativeOptions { viewport, renderer, ..eframe::NativeOptions::default() };
     let create: eframe::AppCreator<'_> = Box::new(move |cc| Ok(Box::new(App::new(&cc.egui_ctx, parts)?)));
     eframe::run_native("myna", options, create)
         .map_err(|error| anyhow::anyhow!("{error}"))

@@ -11,7 +11,7 @@ use cpal::{FromSample, SampleFormat, SizedSample, StreamConfig};
 use myna_engine::protocol::Pcm;
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use crate::player::{Wake, name_of};
+use crate::player::{Wake, name_of, quietly};
 
 /// Longest recording, in seconds.
 pub const MAX_SECS: f32 = 15.0;
@@ -60,22 +60,26 @@ pub struct SystemMicrophone;
 
 impl Microphone for SystemMicrophone {
     fn open(&mut self, sink: Producer<f32>) -> Result<(u32, Box<dyn Send>)> {
-        let device = cpal::default_host().default_input_device().context("this system has no microphone")?;
-        let supported = device.default_input_config().context("the microphone does not say what it can record")?;
-        let format = supported.sample_format();
-        let config: StreamConfig = supported.into();
-        tracing::info!(device = name_of(&device), rate = config.sample_rate, "recording");
-        let stream = match format {
-            SampleFormat::F32 => listen::<f32>(&device, config, sink),
-            SampleFormat::I16 => listen::<i16>(&device, config, sink),
-            SampleFormat::I32 => listen::<i32>(&device, config, sink),
-            SampleFormat::U16 => listen::<u16>(&device, config, sink),
-            SampleFormat::U8 => listen::<u8>(&device, config, sink),
-            other => Err(anyhow!("the microphone gives samples of kind {other}, which Myna does not read")),
-        }?;
-        stream.play().context("the microphone does not start")?;
-        Ok((config.sample_rate, Box::new(stream)))
+        quietly(|| open(sink))
     }
+}
+
+fn open(sink: Producer<f32>) -> Result<(u32, Box<dyn Send>)> {
+    let device = cpal::default_host().default_input_device().context("this system has no microphone")?;
+    let supported = device.default_input_config().context("this system has no microphone that can be opened")?;
+    let format = supported.sample_format();
+    let config: StreamConfig = supported.into();
+    tracing::info!(device = name_of(&device), rate = config.sample_rate, "recording");
+    let stream = match format {
+        SampleFormat::F32 => listen::<f32>(&device, config, sink),
+        SampleFormat::I16 => listen::<i16>(&device, config, sink),
+        SampleFormat::I32 => listen::<i32>(&device, config, sink),
+        SampleFormat::U16 => listen::<u16>(&device, config, sink),
+        SampleFormat::U8 => listen::<u8>(&device, config, sink),
+        other => Err(anyhow!("the microphone gives samples of kind {other}, which Myna does not read")),
+    }?;
+    stream.play().context("the microphone does not start")?;
+    Ok((config.sample_rate, Box::new(stream)))
 }
 
 fn listen<T: SizedSample>(device: &cpal::Device, config: StreamConfig, mut sink: Producer<f32>) -> Result<cpal::Stream>

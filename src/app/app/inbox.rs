@@ -174,7 +174,10 @@ impl App {
                 self.state.job = JobState::Speaking(Stats::default());
             }
             Event::Started { .. } => {}
-            Event::Progress { stats, .. } => self.state.job = JobState::Speaking(stats),
+            Event::Progress { stats, .. } => {
+                tracing::debug!(ttfa_ms = stats.ttfa_ms, stages = ?stats.stages, "speaking");
+                self.state.job = JobState::Speaking(stats);
+            }
             Event::Finished { stats, .. } => {
                 tracing::info!(rtf = stats.rtf, ttfa_ms = stats.ttfa_ms, secs = stats.audio_secs, "spoken");
                 self.state.job = JobState::Done(stats);

@@ -206,8 +206,12 @@ impl Feeder {
             self.open_line(now);
         }
         self.restart_line(0);
-        if let (Some(line), true) = (&self.line, pressed.is_some()) {
-            line.shared.await_frame(line.base_frame);
+        if let Some(line) = &mut self.line {
+            // A device that rests takes a while to wake up; the engine takes as long for the first sound.
+            line.run();
+            if pressed.is_some() {
+                line.shared.await_frame(line.base_frame);
+            }
         }
     }
 
@@ -216,6 +220,9 @@ impl Feeder {
         let Some(track) = &mut self.track else { return };
         match chunk {
             Some(chunk) => {
+                if let (Some(pressed), true) = (track.pressed, track.take.is_empty()) {
+                    tracing::debug!(ms = (now - pressed).as_secs_f32() * 1e3, "first chunk");
+                }
                 track.take.push(&chunk);
                 track.pace.chunk(chunk.samples.len(), now);
             }
@@ -279,9 +286,8 @@ impl Feeder {
 
     fn gate(&mut self, open: bool) {
         if let Some(line) = &mut self.line {
-            if open && !line.running {
-                line.opened.stream.run(true);
-                line.running = true;
+            if open {
+                line.run();
             }
             line.shared.set_gate(open);
         }
@@ -453,6 +459,14 @@ impl Line {
             underruns_seen: 0,
             callbacks_seen: (0, now),
             running: true,
+        }
+    }
+
+    /// Wakes the device up.
+    fn run(&mut self) {
+        if !self.running {
+            self.opened.stream.run(true);
+            self.running = true;
         }
     }
 

@@ -19,7 +19,7 @@ pub use output::{DeviceName, ListDevices, Opened, Output, Stream, SystemOutput};
 pub use resample::StreamResampler;
 pub use take::{Mark, PEAK_SAMPLES, Peak, Take, gather, peaks_of};
 
-pub(crate) use output::name_of;
+pub(crate) use output::{name_of, quietly};
 
 /// Called from the player's thread when the window should look again.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;

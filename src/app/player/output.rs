@@ -73,7 +73,9 @@ impl Output for SystemOutput {
         let name =
             |device: cpal::Device| Some(DeviceName { id: device.id().ok()?.to_string(), name: name_of(&device) });
         Arc::new(move || {
-            cpal::default_host().output_devices().map_or_else(|_| Vec::new(), |all| all.filter_map(name).collect())
+            quietly(|| {
+                cpal::default_host().output_devices().map_or_else(|_| Vec::new(), |all| all.filter_map(name).collect())
+            })
         })
     }
 
@@ -83,25 +85,44 @@ impl Output for SystemOutput {
         shared: &Arc<Shared>,
         make: &mut dyn FnMut(u32) -> Callback,
     ) -> Result<Opened> {
-        let host = cpal::default_host();
-        let device = match id {
-            Some(id) => host
-                .device_by_id(&id.parse().map_err(|_| anyhow!("there is no sound device {id}"))?)
-                .context("the chosen sound device is not connected")?,
-            None => host.default_output_device().context("this system has no sound device")?,
-        };
-        let supported = device.default_output_config().context("the sound device does not say what it can play")?;
-        let format = supported.sample_format();
-        let mut config: StreamConfig = supported.into();
-        let rate_hz = config.sample_rate;
-        config.buffer_size = BufferSize::Fixed((rate_hz as f32 * PERIOD_SECS) as u32);
-        let stream = build(&device, config, format, shared, make(rate_hz)).or_else(|_| {
-            config.buffer_size = BufferSize::Default;
-            build(&device, config, format, shared, make(rate_hz))
-        })?;
-        stream.play().context("the sound device does not start")?;
-        Ok(Opened { rate_hz, name: name_of(&device), stream: Box::new(SystemStream(stream)) })
+        quietly(|| open(id, shared, make))
     }
+}
+
+fn open(id: Option<&str>, shared: &Arc<Shared>, make: &mut dyn FnMut(u32) -> Callback) -> Result<Opened> {
+    let host = cpal::default_host();
+    let device = match id {
+        Some(id) => host
+            .device_by_id(&id.parse().map_err(|_| anyhow!("there is no sound device {id}"))?)
+            .context("the chosen sound device is not connected")?,
+        None => host.default_output_device().context("this system has no sound device")?,
+    };
+    let supported = device.default_output_config().context("this system has no sound device that can be opened")?;
+    let format = supported.sample_format();
+    let mut config: StreamConfig = supported.into();
+    let rate_hz = config.sample_rate;
+    config.buffer_size = BufferSize::Fixed((rate_hz as f32 * PERIOD_SECS) as u32);
+    let stream = build(&device, config, format, shared, make(rate_hz)).or_else(|_| {
+        config.buffer_size = BufferSize::Default;
+        build(&device, config, format, shared, make(rate_hz))
+    })?;
+    stream.play().context("the sound device does not start")?;
+    Ok(Opened { rate_hz, name: name_of(&device), stream: Box::new(SystemStream(stream)) })
+}
+
+/// Works with sound devices; what ALSA writes about every plugin that it tries goes to the log and not to standard error.
+pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
+    #[cfg(target_os = "linux")]
+    let told = alsa::Output::local_error_handler();
+    let done = work();
+    #[cfg(target_os = "linux")]
+    if let Ok(told) = told {
+        let told = told.borrow().to_string();
+        if !told.is_empty() {
+            tracing::debug!(told, "ALSA");
+        }
+    }
+    done
 }
 
 struct SystemStream(cpal::Stream);

@@ -21,15 +21,16 @@ struct Card {
     rate_hz: u32,
     absent: bool,
     opened: Vec<Option<String>>,
+    running: bool,
 }
 
 #[derive(Clone)]
 struct Bench(Arc<Mutex<Card>>);
 
-struct Still;
-
-impl Stream for Still {
-    fn run(&self, _: bool) {}
+impl Stream for Bench {
+    fn run(&self, running: bool) {
+        self.0.lock().unwrap().running = running;
+    }
 }
 
 impl Output for Bench {
@@ -47,10 +48,11 @@ impl Output for Bench {
         if card.absent || id == Some("unplugged") {
             bail!("not connected");
         }
+        card.running = true;
         card.opened.push(id.map(str::to_owned));
         card.callback = Some(make(card.rate_hz));
         card.shared = Some(Arc::clone(shared));
-        Ok(Opened { rate_hz: card.rate_hz, name: "card".into(), stream: Box::new(Still) })
+        Ok(Opened { rate_hz: card.rate_hz, name: "card".into(), stream: Box::new(self.clone()) })
     }
 }
 
@@ -371,4 +373,20 @@ fn a_finished_take_can_be_taken_up_with_and_without_playing() {
     same(&rig.listen(25)[..4800], &wave(4800)[..]);
     rig.tell(Command::Clear);
     assert_eq!((rig.state(), rig.feeder.audio().is_none()), (PlayState::Empty, true));
+}
+
+#[test]
+fn a_device_that_rests_is_woken_when_sound_is_asked_for_and_not_when_it_is_there() {
+    let mut rig = Rig::new(24_000);
+    let (_, sender) = rig.begin();
+    send(&sender, &wave(2400));
+    drop(sender);
+    rig.listen(20);
+    assert_eq!(rig.state(), PlayState::Ended);
+    rig.now += Duration::from_secs(21);
+    rig.feeder.tick(rig.now);
+    assert!(!rig.card.lock().unwrap().running, "nothing is played, so it rests");
+    let _waiting = rig.begin();
+    assert!(rig.card.lock().unwrap().running);
+    assert_eq!(rig.state(), PlayState::Buffering);
 }

@@ -67,9 +67,11 @@ impl T3 {
             w.ignore(unused);
         }
         let dim = config.dim;
-        let tfmr = w.pp("tfmr").wide();
+        // A step takes as long as the weights take to be read.
+        let stored = w.as_stored();
+        let tfmr = stored.pp("tfmr").wide();
         // The head decides between neighbours; it is a sixtieth of the weights.
-        let head = if w.precision() == Precision::Int8 { w.at(Precision::F16) } else { w.clone() }.pp("speech_head");
+        let head = if w.precision() == Precision::Int8 { w.at(Precision::F16) } else { stored }.pp("speech_head");
         let positions = |name: &str, rows| Embedding::load(&w.pp(name).pp("emb"), rows, dim);
         let (backbone, text_pos_emb, speech_pos_emb, speech_head) = match config.backbone {
             Backbone::Llama => (

@@ -35,6 +35,10 @@ trait TensorSource: Send + Sync {
     fn metadata(&self, _key: &str) -> Option<String> {
         None
     }
+    /// The 16-bit type of all tensors, if they have one.
+    fn half(&self) -> Option<Precision> {
+        None
+    }
     /// Reads one tensor as stored (f32, f16, bf16 or i64), onto the CPU.
     fn read(&self, name: &str) -> Result<Tensor>;
 }
@@ -143,6 +147,16 @@ impl Weights {
     #[must_use]
     pub fn at(&self, precision: Precision) -> Self {
         Self { precision, ..self.clone() }
+    }
+
+    /// A view whose layers keep what the file has in 16 bits at 16 bits where f32 was asked for: the same numbers, and half
+    /// as much to read.
+    #[must_use]
+    pub fn as_stored(&self) -> Self {
+        match self.store.source.half() {
+            Some(half) if self.precision == Precision::F32 => self.at(half),
+            _ => self.clone(),
+        }
     }
 
     /// A view whose layers, where they are kept at 8 bits, take activations of 16: for networks with outliers whose time

@@ -14,6 +14,7 @@ use safetensors::tensor::{Dtype, Metadata};
 
 use super::TensorSource;
 use crate::error::{Error, Result};
+use crate::protocol::Precision;
 
 /// A header larger than this is a lie: the largest real one is under one megabyte.
 const MAX_HEADER_BYTES: u64 = 64 << 20;
@@ -82,6 +83,14 @@ impl TensorSource for SafetensorsFile {
 
     fn metadata(&self, key: &str) -> Option<String> {
         self.metadata.metadata().as_ref()?.get(key).cloned()
+    }
+
+    fn half(&self) -> Option<Precision> {
+        let tensors = self.metadata.tensors();
+        let all = |dtype| !tensors.is_empty() && tensors.values().all(|info| info.dtype == dtype);
+        [(Dtype::F16, Precision::F16), (Dtype::BF16, Precision::Bf16)]
+            .into_iter()
+            .find_map(|(d, p)| all(d).then_some(p))
     }
 
     fn read(&self, name: &str) -> Result<Tensor> {

@@ -130,3 +130,21 @@ fn nothing_times_something_is_nothing_or_the_bias() {
         assert!(product(Rows::dense(&[], 0, 4), &w, Finish::default()).is_empty());
     }
 }
+
+#[test]
+fn weights_of_sixteen_bits_give_the_same_bits_however_they_are_kept() {
+    for (half, round) in [
+        (Precision::F16, (|v| half::f16::from_f32(v).to_f32()) as fn(f32) -> f32),
+        (Precision::Bf16, |v| half::bf16::from_f32(v).to_f32()),
+    ] {
+        for (m, n, k) in [(1, 33, 70), (2, 384, 384), (7, 100, 1025), (130, 48, 300)] {
+            let rows: Vec<f32> = pseudo(n * k, 5).into_iter().map(round).collect();
+            let (x, kept) = (pseudo(m * k, 6), Matrix::pack(&rows, n, k, half));
+            let widened = Matrix::pack(&rows, n, k, Precision::F32);
+            for unit in Unit::available() {
+                let found = |w| on(unit, Rows::dense(&x, m, k), w, Finish::default(), true);
+                assert_eq!(found(&kept), found(&widened), "{half:?} {unit:?} {m} {n} {k}");
+            }
+        }
+    }
+}
