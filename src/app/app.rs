@@ -465,7 +465,7 @@ pub fn run(engine: Engine, started: Instant) -> Result<()> {
         .with_drag_and_drop(true);
     // The tests bring another renderer into the build, which eframe would prefer.
     let renderer = eframe::Renderer::Glow;
-    let options = eframe::NativeOptions { viewport, renderer, ..eframe::NativeOptions::default() };
+    let options = eframe::NativeOptions { viewport, renderer, dithering: false, ..eframe::NativeOptions::default() };
     let create: eframe::AppCreator<'_> = Box::new(move |cc| Ok(Box::new(App::new(&cc.egui_ctx, parts)?)));
     eframe::run_native("myna", options, create)
         .map_err(|error| anyhow::anyhow!("{error}"))

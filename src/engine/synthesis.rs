@@ -257,7 +257,7 @@ impl Synthesis {
 
     fn decode(&mut self, open: &mut OpenSentence, tokens: &[u32]) -> Result<Vec<f32>> {
         let lanes = &self.model.lanes;
-        let lane = if self.feed.is_working() { &lanes.s3gen } else { &lanes.all };
+        let lane = if self.feed.s3gen_begins() { &lanes.s3gen } else { &lanes.all };
         let started = Instant::now();
         let (request, sentence) = (&self.request, self.at);
         let mel = lane.install(|| {

@@ -85,15 +85,10 @@ impl TokenFeed {
         Ok(Self { tokens, shared, thread: Some(thread) })
     }
 
-    /// Waits up to `timeout` for the next item; nothing if none came.
+    /// Waits up to `timeout` for the next item; nothing if none came. From here on S3Gen wants no cores.
     pub(crate) fn next(&self, timeout: Duration) -> Result<Option<Fed>> {
-        if let Ok(item) = self.tokens.try_recv() {
-            return item.map(Some);
-        }
         self.shared.s3gen_idle.store(true, Ordering::Relaxed);
-        let item = self.tokens.recv_timeout(timeout);
-        self.shared.s3gen_idle.store(false, Ordering::Relaxed);
-        match item {
+        match self.tokens.recv_timeout(timeout) {
             Ok(item) => item.map(Some),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(Error::internal("T3's thread ended without a word")),
@@ -112,8 +107,10 @@ impl TokenFeed {
         self.allow(usize::MAX);
     }
 
-    /// Whether T3 wants cores now; until it does, S3Gen may take them all.
-    pub(crate) fn is_working(&self) -> bool {
+    /// S3Gen has the tokens it waited for and begins to work. Whether T3 works as well; while it does not, S3Gen may take
+    /// all cores.
+    pub(crate) fn s3gen_begins(&self) -> bool {
+        self.shared.s3gen_idle.store(false, Ordering::Relaxed);
         !self.shared.finished.load(Ordering::Relaxed)
             && *self.shared.allowed.lock().unwrap_or_else(PoisonError::into_inner) == usize::MAX
     }

@@ -9,7 +9,7 @@ use eframe::glow::{self, HasContext as _};
 /// How often the picture moves while something plays, at most.
 const FRAME: Duration = Duration::from_millis(16);
 /// The same until there is sound: nothing moves, and where the processor draws, each frame would delay the sound.
-const WAITING: Duration = Duration::from_millis(100);
+const WAITING: Duration = Duration::from_millis(150);
 /// A processor that draws has as much time left for the engine as for drawing, times this, while sound is made.
 const ENGINE_SHARE: u32 = 4;
 /// No frame takes longer; a thread that got no core for a while is not slow at drawing.
@@ -56,14 +56,14 @@ impl Tempo {
         if software {
             // A processor draws while the thread waits for its picture, which eframe's figure leaves out. On a graphics
             // card that wait is for the screen, and costs nothing.
-            let pause = self.pause.get();
             if let Some((at, business)) = self.handed_over.take() {
-                // A key that is let go would have four frames drawn, in the time that the first sound takes.
-                if business == Business::Waiting {
-                    std::thread::sleep(pause.saturating_sub(at.elapsed()));
+                let (elapsed, pause) = (at.elapsed(), self.pause.get());
+                if elapsed > pause {
+                    self.drawing = computing + (elapsed - pause);
+                } else if business == Business::Waiting {
+                    // A key that is let go would have four frames drawn, in the time that the first sound takes.
+                    std::thread::sleep(pause - elapsed);
                 }
-                let late = at.elapsed().saturating_sub(pause);
-                self.drawing = if late.is_zero() { self.drawing } else { computing + late };
             }
         } else {
             self.drawing = computing;
@@ -114,7 +114,7 @@ mod tests {
             tempo.pause.clone().get().as_millis()
         };
         assert_eq!(pause(Business::Idle, 40), 0);
-        assert_eq!(pause(Business::Waiting, 1), 100);
+        assert_eq!(pause(Business::Waiting, 1), 150);
         assert_eq!(pause(Business::Making, 1), 16, "sixty frames a second on a machine with a graphics card");
         assert_eq!(pause(Business::Making, 20), 80);
         assert_eq!(pause(Business::Playing, 20), 20, "nobody needs the cores any more");
