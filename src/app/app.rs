@@ -262,7 +262,8 @@ impl App {
     fn look_at_player(&mut self) {
         let before = std::mem::replace(&mut self.state.player, self.player.status());
         let now = &self.state.player;
-        if let (None, Some(wait)) = (before.first_audio, now.first_audio) {
+        // A quick engine may have sounded again before the window looked.
+        if let Some(wait) = now.first_audio.filter(|wait| before.first_audio != Some(*wait)) {
             tracing::info!(ms = wait.as_secs_f32() * 1e3, "first sound");
         }
         if before.state != now.state && now.state == PlayState::Ended {
@@ -285,8 +286,8 @@ impl App {
             self.act(action, pressed);
             self.frames.call(&name, begun.elapsed());
         }
-        self.tempo.end(self.business());
         if asked {
+            self.tempo.set(self.business());
             ui.ctx().request_repaint_after(self.tempo.pause.get());
         }
     }
@@ -403,6 +404,8 @@ impl eframe::App for App {
         Self::ui(self, ui);
         self.frames.work(begun.elapsed());
         self.frames.end(self.tempo.drawing(), self.state.job.is_busy());
+        let (business, player) = (self.business(), &self.player);
+        self.tempo.end(business, || player.status().state == PlayState::Playing);
     }
 
     fn on_exit(&mut self, _gl: Option<&eframe::glow::Context>) {

@@ -10,6 +10,8 @@ use eframe::glow::{self, HasContext as _};
 const FRAME: Duration = Duration::from_millis(16);
 /// The same until there is sound: nothing moves, and where the processor draws, each frame would delay the sound.
 const WAITING: Duration = Duration::from_millis(150);
+/// How often a picture that waits looks for sound.
+const LOOK: Duration = Duration::from_millis(5);
 /// A processor that draws has as much time left for the engine as for drawing, times this, while sound is made.
 const ENGINE_SHARE: u32 = 4;
 /// No frame takes longer; a thread that got no core for a while is not slow at drawing.
@@ -45,8 +47,8 @@ pub(super) struct Tempo {
     /// Whether the processor draws; nothing before the first frame.
     software: Option<bool>,
     drawing: Duration,
-    /// When the last frame was handed over for drawing and what it showed, if another one was to follow after the pause.
-    handed_over: Option<(Instant, Business)>,
+    /// When the last frame was handed over for drawing, if another one was to follow after the pause.
+    handed_over: Option<Instant>,
 }
 
 impl Tempo {
@@ -56,25 +58,23 @@ impl Tempo {
         if software {
             // A processor draws while the thread waits for its picture, which eframe's figure leaves out. On a graphics
             // card that wait is for the screen, and costs nothing.
-            if let Some((at, business)) = self.handed_over.take() {
-                let (elapsed, pause) = (at.elapsed(), self.pause.get());
-                if elapsed > pause {
-                    self.drawing = computing + (elapsed - pause);
-                } else if business == Business::Waiting {
-                    // A key that is let go would have four frames drawn, in the time that the first sound takes.
-                    std::thread::sleep(pause - elapsed);
-                }
-            }
+            let late = self.handed_over.take().map(|at| at.elapsed().saturating_sub(self.pause.get()));
+            self.drawing = late.filter(|late| !late.is_zero()).map_or(self.drawing, |late| computing + late);
         } else {
             self.drawing = computing;
         }
         self.drawing = self.drawing.min(SLOWEST);
     }
 
-    /// The frame is handed over; what it shows.
-    pub fn end(&mut self, business: Business) {
+    /// The frame is handed over; what it shows. Where the processor draws, the picture waits for the first sound, at most
+    /// [`WAITING`]: the frame of a key press and those of the keys let go would take the time that the sound needs.
+    pub fn end(&mut self, business: Business, sounds: impl Fn() -> bool) {
         self.set(business);
-        self.handed_over = (business != Business::Idle).then(|| (Instant::now(), business));
+        let begun = Instant::now();
+        while self.software == Some(true) && business == Business::Waiting && begun.elapsed() < WAITING && !sounds() {
+            std::thread::sleep(LOOK);
+        }
+        self.handed_over = (business != Business::Idle).then(Instant::now);
     }
 
     /// Sets the pause.
@@ -124,26 +124,38 @@ mod tests {
     fn where_the_processor_draws_a_frame_lasts_until_the_next_could_begin() {
         let computing = Duration::from_millis(2);
         let mut tempo = Tempo { software: Some(true), ..Tempo::default() };
-        tempo.end(Business::Playing);
+        tempo.end(Business::Playing, || false);
         std::thread::sleep(FRAME + Duration::from_millis(10));
         tempo.begin(None, computing);
         let drawing = tempo.drawing();
         assert!(drawing >= Duration::from_millis(12) && drawing <= SLOWEST, "{drawing:?}");
-        tempo.end(Business::Making);
+        tempo.end(Business::Making, || true);
         tempo.begin(None, computing);
         assert_eq!(tempo.drawing(), drawing, "a key press that comes before the pause is over tells nothing new");
-        let waiting = Instant::now();
-        tempo.end(Business::Waiting);
-        tempo.begin(None, computing);
-        assert!(waiting.elapsed() >= WAITING, "the first sound goes before what keys would have drawn");
-        tempo.end(Business::Idle);
+        tempo.end(Business::Idle, || false);
         std::thread::sleep(Duration::from_millis(30));
         tempo.begin(None, computing);
         assert_eq!(tempo.drawing(), drawing, "nor does a rest");
         let mut card = Tempo { software: Some(false), ..Tempo::default() };
-        card.end(Business::Playing);
+        card.end(Business::Playing, || false);
         std::thread::sleep(FRAME + Duration::from_millis(10));
         card.begin(None, computing);
         assert_eq!(card.drawing(), computing, "a wait for the screen is no work");
+    }
+
+    #[test]
+    fn a_picture_waits_for_the_first_sound_only_where_it_would_delay_it_and_not_for_ever() {
+        let wait = |software, business, sounds: bool| {
+            let mut tempo = Tempo { software: Some(software), ..Tempo::default() };
+            let begun = Instant::now();
+            tempo.end(business, || sounds);
+            begun.elapsed()
+        };
+        assert!(wait(true, Business::Waiting, false) >= WAITING);
+        let cases =
+            [(true, Business::Waiting, true), (true, Business::Making, false), (false, Business::Waiting, false)];
+        for (software, business, sounds) in cases {
+            assert!(wait(software, business, sounds) < WAITING, "{software} {business:?} {sounds}");
+        }
     }
 }
