@@ -253,10 +253,11 @@ fn private(folder: &Path) {
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).unwrap();
 }
 
-/// A screen without a cable; its name.
+/// A screen without a cable; its name. It stays as it is when the last of those who look at it goes: a screen that starts
+/// anew meanwhile refuses whoever comes.
 fn screen() -> (Process, String) {
     let child = Command::new("Xvfb")
-        .args(["-displayfd", "1", "-screen", "0", "1280x800x24", "+extension", "GLX", "-nolisten", "tcp"])
+        .args(["-displayfd", "1", "-screen", "0", "1280x800x24", "+extension", "GLX", "-nolisten", "tcp", "-noreset"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn();
