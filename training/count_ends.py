@@ -9,9 +9,9 @@ from tts import Tts
 
 ap = argparse.ArgumentParser()
 ap.add_argument('--model', required=True); ap.add_argument('--n', type=int, default=200); ap.add_argument('--seed', type=int, default=0); ap.add_argument('--human', default=''); ap.add_argument('--root', default='/tmp/synth')
-ap.add_argument('--set', default='')
+ap.add_argument('--set', default=''); ap.add_argument('--dev', default='cpu')
 a = ap.parse_args()
-T = Tts(a.model)
+T = Tts(a.model, a.dev)
 es, fl = Espeak(unpack(a.root), 'ends'), Flite(a.root)
 R, sents, hi = references(a, es, fl)
 R = R[::2]
@@ -24,8 +24,8 @@ expect = lambda t: 4 + 1.35 * len(t)
 endless, short, ratio = 0, [], []
 for b in range(0, a.n, 50):
     J = sorted(jobs[b:b + 50], key=lambda j: len(j[1]))
-    cond = torch.cat([T.t3.cond(refs[i]['ve'], refs[i]['tok'][:, :150], torch.tensor([.5])) for i, _ in J])
-    out, done = T.t3.generate_batch(cond, [encode(punc_norm(t)) for _, t in J], 420, c['temperature'], c['cfg_weight'], c['repetition_penalty'], c['min_p'], g=torch.Generator().manual_seed(b))
+    cond = torch.cat([T.t3.cond(refs[i]['ve'], refs[i]['tok'][:, :150], torch.tensor([.5], device=a.dev)) for i, _ in J])
+    out, done = T.t3.generate_batch(cond, [encode(punc_norm(t)) for _, t in J], 420, c['temperature'], c['cfg_weight'], c['repetition_penalty'], c['min_p'], g=torch.Generator(a.dev).manual_seed(b))
     for (i, t), o, d in zip(J, out, done):
         endless += not d
         ratio.append(len(o) / expect(t))

@@ -5,9 +5,10 @@ pitch, duration, DNSMOS, ends of speech; always beside the same numbers of the r
 re-synthesis from its true tokens.  --program PATH also speaks everything through that Myna: in one go, streamed, and in int8.  Writes rows.json and table.md."""
 import argparse, glob, json, os, random, subprocess
 import multiprocessing as mp
+from concurrent.futures import ThreadPoolExecutor
 import numpy as np, torch, torch.nn.functional as F
 import features as ft
-from metrics import Dnsmos, Resemblyzer, Words, distance, median_f0, pitch, rate
+from metrics import Dnsmos, Resemblyzer, Words, difference, distance, median_f0, pitch, rate
 from net_recognizer import load_recognizer
 from speech_text import load_sentences, spoken, words
 from synthesize import EVAL_SEED, Espeak, Flite, make_speakers, render, unpack
@@ -15,6 +16,7 @@ from tts import Tts, load_wave
 
 KINDS = ('espeak', 'flite', 'human')
 HOW = dict(raw='the synthesiser itself', voc='its mel through the vocoder', recon='its tokens through flow and vocoder', tts='text to speech', full='the same, full attention', myna='Myna, in one go', live='Myna, streamed', int8='Myna, in one go, int8')
+SHORT = ('I said,', 'The word is', 'Now say', 'Again,', 'Listen,')      # how sentences that are about a single word begin
 PROGRAM = dict(myna=[], live=['--stream'], int8=['--precision', 'int8'])
 
 
@@ -75,11 +77,21 @@ def references(a, es, fl):
     return R, sents, hi
 
 
+def make_jobs(a, R, sents, hi):
+    """(voice, sentence) of n utterances in synthetic voices, each in turn, and of n_human in human ones"""
+    rng = random.Random(a.seed + 1)
+    pool = [l.strip() for l in open(a.text)] if a.text else [x for x in sents[hi:] if 12 < len(x) < 110 and not x.startswith(SHORT)]
+    syn, hum = [i for i, r in enumerate(R) if r[1] != 'human'], [i for i, r in enumerate(R) if r[1] == 'human']
+    jobs = [(syn[j % len(syn)], rng.choice(pool)) for j in range(a.n)] + [(hum[j % len(hum)], rng.choice(pool)) for j in range(a.n_human) if hum]
+    return [(i, t) for i, t in jobs if R[i][1] in a.kinds.split(',')], syn, hum
+
+
 def speak_with(program, model, clip, text, out, options):
-    r = subprocess.run([program, 'say', '--model', model, '--voice', clip, '--text', text, '--out', out, '--json'] + options, capture_output=True, text=True)
+    """-> the file"""
+    r = subprocess.run([program, 'say', '--model', model, '--voice', clip, '--text=' + text, '--out', out, '--json', '--threads', '2'] + options, capture_output=True, text=True)
     if r.returncode:
-        raise SystemExit(r.stderr)
-    return load_wave(out)
+        raise RuntimeError(r.stderr)
+    return out
 
 
 def table(rows):
@@ -117,6 +129,13 @@ def table(rows):
     for k in HOW:
         if has('mos_' + k):
             add(f'DNSMOS: {HOW[k]}', mean('mos_' + k))
+    for what, name in (('per', 'phoneme errors'), ('wer', 'word errors')):
+        for k, base in (('tts', 'raw'), ('myna', 'raw'), ('live', 'myna'), ('int8', 'myna')):
+            def gap(q):
+                x = [(r[f'{what}_{k}'], r[f'{what}_{base}']) for r in q if r.get(f'{what}_{k}') and r.get(f'{what}_{base}')]
+                return '%.1f (%.1f to %.1f)' % difference(x) if x else '–'
+            if has(f'{what}_{k}') and has(f'{what}_{base}'):
+                add(f'{name}, points: {HOW[k]} – {HOW[base]} (95 % interval)', gap)
     add('no end / shorter than 60 % of the synthesiser', lambda q: f"{sum(not r['ended'] for r in q)} / {sum((r.get('duration') or 1) < .6 for r in q)}")
     return '\n'.join(L)
 
@@ -162,23 +181,23 @@ def main():
     T, emb, rec = Tts(a.model, a.dev), Resemblyzer(a.resemblyzer, a.dev), load_recognizer(a.recognizer).to(a.dev)
     es, fl = Espeak(a.root, f'ev{os.getpid()}'), Flite(a.root)
     R, sents, hi = references(a, es, fl)
-    rng = random.Random(a.seed + 1)
-    pool = [l.strip() for l in open(a.text)] if a.text else [x for x in sents[hi:] if 12 < len(x) < 110 and not x.startswith(('I said,', 'The word is', 'Now say', 'Again,', 'Listen,'))]
-    syn, hum = [i for i, r in enumerate(R) if r[1] != 'human'], [i for i, r in enumerate(R) if r[1] == 'human']
-    jobs = [(syn[j % len(syn)], rng.choice(pool)) for j in range(a.n)] + [(hum[j % len(hum)], rng.choice(pool)) for j in range(a.n_human) if hum]
-    jobs, what = [(i, t) for i, t in jobs if R[i][1] in a.kinds.split(',')], a.what.split(',')
+    (jobs, syn, hum), what = make_jobs(a, R, sents, hi), a.what.split(',')
     raws = P.map_async(make_raw, [(R[i][2], t, j) for j, (i, t) in enumerate(jobs) if R[i][2]], 1)
     phones = P.map_async(make_phonemes, [t for i, t in jobs if not R[i][2]], 1)
     refs = {i: T.reference(R[i][3]) for i in sorted({j[0] for j in jobs})}
     ref_emb = torch.stack([emb(r[3]) for r in R])
     over = {k: float(v) for k, v in (x.split('=') for x in a.set.split(',') if x)}
-    toks, done = T.speak_batch([refs[i] for i, _ in jobs], [t for _, t in jobs], a.seed, **over)
-    raws, phones = iter(raws.get()), iter(phones.get())
-    rows, sounds = [], []
     import soundfile as sf
+    said, crew = {}, ThreadPoolExecutor(max(1, a.workers // 2))
     if a.program:
         for i in refs:
             sf.write(f'{a.out}/reference_{i}.wav', R[i][3][0].clamp(-1, 1).numpy(), 24000, subtype='PCM_16')
+        for j, (i, text) in enumerate(jobs):
+            for k, options in PROGRAM.items():
+                said[j, k] = crew.submit(speak_with, a.program, a.model, f'{a.out}/reference_{i}.wav', text, f'{a.out}/said_{j}_{k}.wav', options + ['--seed', str(j)])
+    toks, done = T.speak_batch([refs[i] for i, _ in jobs], [t for _, t in jobs], a.seed, **over)
+    raws, phones = iter(raws.get()), iter(phones.get())
+    rows, sounds = [], []
     for j, ((i, text), tk, ended) in enumerate(zip(jobs, toks, done)):
         name, kind, s, yr = R[i]
         torch.manual_seed(a.seed + j)
@@ -197,8 +216,9 @@ def main():
         if a.full:
             w['full'] = T.wave(T.mel(refs[i], tk, chunked=False))
         if a.program:
-            for k, options in PROGRAM.items():
-                w[k] = speak_with(a.program, a.model, f'{a.out}/reference_{i}.wav', text, f'{a.out}/spoken.wav', options + ['--seed', str(j)])
+            for k in PROGRAM:
+                w[k] = load_wave(said[j, k].result())
+                os.remove(said[j, k].result())
         r = dict(voice=name, kind=kind, text=text, ended=ended, tokens=len(tk))
         others = hum if kind == 'human' else syn
         for k, y in w.items():

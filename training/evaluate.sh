@@ -1,7 +1,7 @@
 #!/bin/bash
 # The table of ../models/README.md from a clean clone, in one command (Debian or Ubuntu on x86-64; network for packages only):   bash evaluate.sh
 # Makes what it needs and does not find, in data/: a Python environment, sentences, synthesisers, the two packages that judge, and a recogniser of its own,
-# trained on speech that no model here has heard.  With a GPU some 15 minutes by estimate; without one the recogniser is smaller and the utterances are fewer.
+# trained on speech that no model here has heard.  With a GPU 11 minutes (one H100, 16 cores); without one the recogniser is smaller and the utterances are fewer.
 #   MODEL (../models/embedded)   PROGRAM=a myna program, which then speaks everything as well   PEOPLE=a folder with one folder of clips a person (for the
 #   human column: LibriSpeech test-other, speakers 1688 1998 2033 2414 2609)   N, N_HUMAN, KINDS, HOURS, MINUTES, SPEAKERS, DEV, PY=a Python that has the requirements
 set -e

@@ -82,3 +82,12 @@ def rate(pairs, draws=1000):
     k = np.random.RandomState(0).randint(len(x), size=(draws, len(x)))
     b = 100 * x[k, 0].sum(1) / np.maximum(1, x[k, 1].sum(1))
     return 100 * x[:, 0].sum() / max(1, x[:, 1].sum()), (np.quantile(b, .975) - np.quantile(b, .025)) / 2
+
+
+def difference(pairs, draws=2000):
+    """((errors, length), (errors, length)) of the same utterances said in two ways -> first minus second in points, and its 95 % interval (as above)"""
+    x = np.array(pairs, float)
+    k = np.random.RandomState(0).randint(len(x), size=(draws, len(x)))
+    f = lambda y: 100 * (y[..., 0, 0].sum(-1) / y[..., 0, 1].sum(-1) - y[..., 1, 0].sum(-1) / y[..., 1, 1].sum(-1))
+    d = f(x[k])
+    return f(x), np.quantile(d, .025), np.quantile(d, .975)

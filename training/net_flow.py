@@ -235,8 +235,9 @@ class Flow(nn.Module):
         return s.spk_embed_affine_layer(F.normalize(e, dim=1))
 
     @torch.no_grad()
-    def inference(s, tok, prompt_tok, prompt_feat, emb, steps=1, noise_scale=0., chunk=None, first=None):
+    def inference(s, tok, prompt_tok, prompt_feat, emb, steps=1, noise_scale=0., chunk=None, first=None, cfg_rate=0.):
         """B=1: tok (1,n), prompt_tok (1,p), prompt_feat (1,2p,80), emb (1,192) -> mel (1,80,2n).
+        A standard flow (no mixer) takes the reference's cosine schedule and may be guided: (1 + cfg_rate) v(all) - cfg_rate v(nothing known).
         chunk None: the reference's full attention; else chunk-causal, chunks of `chunk` tokens counted from the first prompt token,
         or, with `first`, the whole prompt as one chunk of its own, then `first` tokens, then chunks.  All of them stream exactly."""
         t = torch.cat([prompt_tok, tok], 1)
@@ -250,9 +251,14 @@ class Flow(nn.Module):
         cond = torch.zeros_like(mu)
         cond[:, :, :2 * P] = prompt_feat.transpose(1, 2)
         x = torch.randn_like(mu) * noise_scale
-        ts = torch.linspace(0, 1, steps + 1, device=t.device)
+        est, ts = s.decoder.estimator, torch.linspace(0, 1, steps + 1, device=t.device)
+        if est.time_embed_mixer is None:
+            ts = 1 - torch.cos(ts * math.pi / 2)
         mask, e = torch.ones(1, 1, 2 * T, device=t.device), s.spk(emb)
         fa = None if allowed is None else allowed.repeat_interleave(2, 1).repeat_interleave(2, 2)
         for i in range(steps):
-            x = x + (ts[i + 1] - ts[i]) * s.decoder.estimator(x, mask, mu, ts[i][None], e, cond, ts[i + 1][None], fa)
+            v = est(x, mask, mu, ts[i][None], e, cond, ts[i + 1][None], fa)
+            if cfg_rate:
+                v = (1 + cfg_rate) * v - cfg_rate * est(x, mask, mu * 0, ts[i][None], e * 0, cond * 0, None, fa)
+            x = x + (ts[i + 1] - ts[i]) * v
         return x[:, :, 2 * P:]

@@ -4,7 +4,9 @@ One network for all uses: most rows learn the zero-noise mean-flow map t=0 -> 1 
 matching from noise.  Three quarters of the rows see chunk-causal attention with random chunk sizes and a prompt that is a chunk of its own (its
 lookahead convolution stops at the prompt's end), so that streaming with cached keys is exact; the rest see the reference's full attention.
 With --hear (which needs audio as well, and a vocoder and a tokenizer in CK) some of the mels go on through the frozen vocoder, and what the two ears of
-hearing.py hear in that sound counts too."""
+hearing.py hear in that sound counts too.
+With --standard every row is plain flow matching at r = t, on the reference's cosine times, and one row in five knows neither tokens nor voice nor prompt, for
+guidance: export.py --standard makes a standard flow of the result."""
 import argparse
 import numpy as np, torch, torch.nn as nn, torch.nn.functional as F
 from common import *
@@ -17,7 +19,7 @@ ap = stage_args(argparse.ArgumentParser())
 ap.add_argument('--tokens', type=int, default=200)
 ap.add_argument('--hear', type=float, default=0., help='weight of what the tokenizer hears in the vocoder\'s sound'); ap.add_argument('--listen', type=float, default=.5, help='weight of the listener, relative to that')
 ap.add_argument('--ears', type=int, default=24, help='rows that are heard'); ap.add_argument('--graph', type=int, default=1); ap.add_argument('--share', default='.45,.30,.25', help='espeak, flite, human')
-ap.add_argument('--rank', type=int, default=0); ap.add_argument('--world', type=int, default=1, help='processes, one per GPU'); ap.add_argument('--port', default='29611')
+ap.add_argument('--standard', type=int, default=0); ap.add_argument('--rank', type=int, default=0); ap.add_argument('--world', type=int, default=1, help='processes, one per GPU'); ap.add_argument('--port', default='29611')
 a = ap.parse_args()
 a.seed += 100 * a.rank
 log, DEV, amp = setup(a, f'flow{a.rank or ""}')
@@ -106,17 +108,22 @@ def main():
             mu, se = m.mu(tok, al, bound), m.spk(e)
         mu, se = mu.float(), se.float()
         K = K_EARS if ears and not two else 0                                 # the last K rows, whole steps, are heard
-        noisy = torch.arange(n, device=DEV) < n // 8                          # plain flow matching rows
+        noisy = torch.arange(n, device=DEV) < (n if a.standard else n // 8)   # plain flow matching rows
         z = torch.randn_like(x1) * noisy[:, None, None]
         t = torch.where(noisy, R(n), torch.zeros(n, device=DEV))
         r = torch.where(noisy, torch.where(R(n) < .5, t, t + (1 - t) * R(n)), torch.where((R(n) < .25) & (torch.arange(n, device=DEV) < n - K), .5, 1.))
+        known = mu, se, cond
+        if a.standard:
+            t = r = 1 - torch.cos(R(n) * torch.pi / 2)
+            keep = (R(n) > .2).float()[:, None]
+            known = mu * keep[:, None], se * keep, cond * keep[:, None]
         xt = (1 - t)[:, None, None] * z + t[:, None, None] * x1
         if two:                                                               # second half step from the model's own first one
             with torch.no_grad(), amp():
                 xt = .5 * est(xt * 0, mask, mu, t * 0, se, cond, t * 0 + .5, fa).float()
             t, r, noisy = t * 0 + .5, t * 0 + 1, noisy & False
         with amp():
-            u = est(xt, mask, mu, t, se, cond, r, fa)
+            u = est(xt, mask, known[0], t, *known[1:], r, fa)
         d = u.float() - ((x1 - xt) * 2 if two else x1 - z)
         d = d * (.5 if two else 1.)
         l1, l2 = (d.abs() * wmel).mean(1, keepdim=True), d.pow(2).mean(1, keepdim=True)
@@ -124,7 +131,7 @@ def main():
         aux = ((mu - x1).abs().mean(1, keepdim=True) * lw).sum() / lw.sum()
         w0 = lw * (1 - nz)
         with torch.no_grad():
-            st = torch.stack([(d.abs().mean(1, keepdim=True) * w0).sum() / w0.sum(), (l2 * lw * nz).sum() / (lw * nz).sum().clamp(min=1), aux])
+            st = torch.stack([(d.abs().mean(1, keepdim=True) * w0).sum() / w0.sum().clamp(min=1), (l2 * lw * nz).sum() / (lw * nz).sum().clamp(min=1), aux])
         l = ((l1 * (1 - nz) + .3 * l2 * nz) * lw).sum() / lw.sum() + .05 * aux
         if K and S is not None:
             ha, hb = ears(u[-K:].float(), P[-K:], S[-K:], D.audio)         # from t = 0 and x = 0, u is the mel
@@ -136,7 +143,7 @@ def main():
     shapes, K_EARS = ((T, B), (2 * T, B // 2)), min(a.ears, B // 2 - B // 16)
     if a.compile:
         for T_, b in shapes:
-            for two in (False, True):
+            for two in (False, True)[:2 - a.standard]:
                 l, _ = step(torch.randint(0, 6561, (b, T_), device=DEV), torch.randn(b, 80, 2 * T_, device=DEV), torch.randn(b, 192, device=DEV), None, two)
                 l.backward()
             log('compiled', T_)
@@ -207,13 +214,14 @@ def main():
         if a.rank:
             return
         ema.swap(); save(m.state_dict(), a.ck, 'flow'); ema.swap()
-        evaluate()
+        if not a.standard:                                                    # it looks at one and two steps from no noise
+            evaluate()
     sc = Schedule(a, [opt], [lr], saver=checkpoint)
     train = {T_: pool(T_, False) for T_, _ in shapes}
     go, acc = True, torch.zeros(5, device=DEV)
     while go:
         T_, b = shapes[int(sc.i % 5 == 4 and len(train[2 * T]) > 0)]
-        l, st = step(*get(train[T_], T_, b), sc.i % 8 == 7)
+        l, st = step(*get(train[T_], T_, b), sc.i % 8 == 7 and not a.standard)
         flat.zero_()
         l.backward()
         flat[-1] = float(not sc.step())

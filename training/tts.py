@@ -1,11 +1,12 @@
 """Plain PyTorch inference from an exported model folder: the yardstick for any other runtime.
     python3 tts.py --model DIR --ref clip.wav --text "Hello there." --out out.wav"""
-import argparse, json, math
+import argparse, json, math, os
 import numpy as np, torch, torch.nn.functional as F
 import features as ft
 from common import make_net
 from speech_text import encode, punc_norm
 
+# Part, file, prefix of its names there.  A standard flow's file is called s3gen.
 PARTS = (('tokenizer', 's3gen_meanflow', 'tokenizer.'), ('camplus', 's3gen_meanflow', 'speaker_encoder.'), ('flow', 's3gen_meanflow', 'flow.'), ('hift', 's3gen_meanflow', 'mel2wav.'),
          ('t3', 't3_cfg', ''), ('ve', 've', ''))
 
@@ -18,8 +19,12 @@ class Tts:
         s.cfg = json.load(open(folder + '/config.json'))
         files = {}
         for name, f, prefix in PARTS:
-            sd = files.setdefault(f, load_file(f'{folder}/{f}.safetensors'))
+            if not os.path.exists(f'{folder}/{f}.safetensors'):
+                f = f.removesuffix('_meanflow')
+            sd = files[f] = files[f] if f in files else load_file(f'{folder}/{f}.safetensors')
             m = make_net(name)
+            if name == 'flow' and not s.cfg['meanflow']:
+                m.decoder.estimator.time_embed_mixer = None
             m.load_state_dict({k[len(prefix):]: v.float() if v.is_floating_point() else v for k, v in sd.items()
                                if k.startswith(prefix) and k not in ('tokenizer._mel_filters', 'tokenizer.window')})
             setattr(s, name, m.eval().to(dev))
@@ -64,10 +69,10 @@ class Tts:
                 toks[i], done[i] = x or [0], e
         return toks, done
 
-    def mel(s, ref, tokens, chunked=True, steps=None):
+    def mel(s, ref, tokens, chunked=True, steps=None, cfg_rate=.7):
         cc = s.cfg['flow']['chunk_causal']
         return s.flow.inference(torch.tensor([tokens], device=s.dev), ref['tok'], ref['feat'], ref['sp'], steps or s.cfg['cfm_steps'], s.cfg['cfm_noise_scale'],
-                                cc['chunk_tokens'] if chunked else None, cc['first_chunk_tokens'] if cc.get('prompt_is_chunk') else None)
+                                cc['chunk_tokens'] if chunked else None, cc['first_chunk_tokens'] if cc.get('prompt_is_chunk') else None, 0. if s.cfg['meanflow'] else cfg_rate)
 
     def wave(s, mel):
         return s.hift(mel)[0]
