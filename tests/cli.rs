@@ -402,3 +402,35 @@ fn a_full_disk_leaves_nothing_behind() {
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("/proc/out.wav"), "{said}");
 }
+
+#[test]
+fn two_settings_are_compared_on_the_same_words_and_equally_loud() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let text = "She opened the old wooden box and found a letter that had never been sent.";
+    let args = ["ab", "--text", text, "--voice", "Grace", "--runs", "1", "--seed", "4", "--json"];
+    let found = done(at, &[&args[..], &["--a", "f32", "--b", "f32", "--out", "same"]].concat());
+    assert_eq!((found["token_agreement"].as_f64(), found["log_mel_db"].as_f64()), (Some(1.0), Some(0.0)), "{found}");
+    assert_eq!(std::fs::read(at.join("same/a.wav")).unwrap(), std::fs::read(at.join("same/b.wav")).unwrap());
+
+    let found = done(at, &[&args[..], &["--a", "f32", "--b", "int8,steps=2", "--out", "other"]].concat());
+    let (agreement, mel) = (found["token_agreement"].as_f64().unwrap(), found["log_mel_db"].as_f64().unwrap());
+    assert!((0.8..1.0).contains(&agreement) && mel > 0.1 && mel < 6.0, "{found}");
+    assert!(found["loudness_difference_lu"].as_f64().unwrap() <= 0.1, "{found}");
+    assert_eq!(
+        (found["a"]["settings"]["steps"].as_u64(), found["b"]["settings"]["steps"].as_u64()),
+        (Some(1), Some(2))
+    );
+    assert!(found["b"]["memory_bytes"].as_u64() < found["a"]["memory_bytes"].as_u64(), "{found}");
+    for side in ["a", "b"] {
+        assert!(found[side]["similarity"].as_f64().unwrap() > 0.6, "{found}");
+        let mark = done(at, &["watermark", "detect", &format!("other/{side}.wav"), "--json"]);
+        assert_eq!(mark["watermarked"], true, "{mark}");
+    }
+    let written: Value = serde_json::from_slice(&std::fs::read(at.join("other/report.json")).unwrap()).unwrap();
+    assert_eq!(written["token_agreement"], found["token_agreement"]);
+
+    refused(at, &["ab", "--text", "Hi.", "--a", "int9"], "int9 is none of f32, f16, bf16, int8");
+    refused(at, &["ab", "--text", "Hi.", "--b", "steps=x"], "x is no number of steps");
+    refused(at, &["ab", "--text", "Hi.", "--b", "model=nowhere"], "there is no such folder");
+}

@@ -1,5 +1,6 @@
 //! Text and a reference voice in, speech out: the Chatterbox family of models.
 
+pub mod agreement;
 mod config;
 pub mod convert;
 mod device;

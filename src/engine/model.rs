@@ -153,6 +153,10 @@ impl Model {
             reference_secs: (config.t3.prompt_tokens as f32 / 25.0, S3GEN_REFERENCE_SECS as f32),
             model_hash,
             load_ms: started.elapsed().as_secs_f64() * 1e3,
+            disk_bytes: [spec.voice_encoder_files, &[spec.t3_file], spec.s3gen_files]
+                .map(|f| files.bytes(f))
+                .iter()
+                .sum(),
         };
         progress(1.0, "ready");
         Ok(Self {

@@ -74,6 +74,15 @@ impl ModelFiles {
         }
     }
 
+    /// Size of the first of `names` that is there; 0 for none.
+    pub(crate) fn bytes(&self, names: &[&str]) -> u64 {
+        let Some(name) = names.iter().find(|name| self.contains(name)) else { return 0 };
+        match self {
+            Self::Folder(folder) => std::fs::metadata(folder.join(name)).map_or(0, |about| about.len()),
+            Self::Embedded => Self::embedded(name).map_or(0, |bytes| bytes.len() as u64),
+        }
+    }
+
     /// Weights out of the first of `names` that is there.
     pub(crate) fn weights(&self, names: &[&str], device: &Device) -> Result<Weights> {
         let name = names.iter().find(|name| self.contains(name)).ok_or_else(|| {

@@ -187,6 +187,8 @@ pub struct ModelInfo {
     pub model_hash: String,
     /// Time it took to load.
     pub load_ms: f64,
+    /// Size of its files of weights.
+    pub disk_bytes: u64,
 }
 
 /// Choices for one utterance. A field that a variant does not know is ignored by it.

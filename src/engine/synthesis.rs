@@ -82,6 +82,8 @@ pub struct Synthesis {
     primed: Option<S3GenState>,
     watermark: Option<WatermarkState>,
     next_tokens: usize,
+    /// What T3 chose for each sentence so far.
+    tokens: Vec<Vec<u32>>,
     /// Tokens taken from the feed.
     taken: usize,
     begun: Instant,
@@ -155,6 +157,7 @@ impl Synthesis {
             primed: None,
             watermark,
             next_tokens: FIRST_TOKENS + LOOKAHEAD_TOKENS,
+            tokens: Vec::new(),
             taken: 0,
             begun,
             first_sound: None,
@@ -220,7 +223,7 @@ impl Synthesis {
         };
         while !ended && tokens.len() < self.next_tokens {
             match self.next_fed(progress)? {
-                Fed::Token(token) => tokens.push(token),
+                Fed::Token(token) | Fed::Tail(token) => tokens.push(token),
                 Fed::SentenceEnd => ended = true,
             }
         }
@@ -278,7 +281,7 @@ impl Synthesis {
     /// The current sentence in one go, as the reference does it.
     fn whole_sentence(&mut self, progress: &mut dyn FnMut(&Stats)) -> Result<Vec<f32>> {
         let mut tokens = Vec::new();
-        while let Fed::Token(token) = self.next_fed(progress)? {
+        while let Fed::Token(token) | Fed::Tail(token) = self.next_fed(progress)? {
             tokens.push(token);
         }
         let mut wav = if tokens.is_empty() { Vec::new() } else { self.decode_whole(&tokens)? };
@@ -322,12 +325,16 @@ impl Synthesis {
     }
 
     /// The next item of the feed, with progress while it is waited for.
-    fn next_fed(&self, progress: &mut dyn FnMut(&Stats)) -> Result<Fed> {
+    fn next_fed(&mut self, progress: &mut dyn FnMut(&Stats)) -> Result<Fed> {
         loop {
             if self.request.cancel.is_cancelled() {
                 return Err(Error::Cancelled);
             }
             if let Some(fed) = self.feed.next(PROGRESS_INTERVAL)? {
+                if let Fed::Token(token) = fed {
+                    self.tokens.resize_with(self.tokens.len().max(self.at + 1), Vec::new);
+                    self.tokens[self.at].push(token);
+                }
                 return Ok(fed);
             }
             progress(&self.stats());
@@ -366,6 +373,16 @@ impl Synthesis {
         };
         self.stages.watermark += ms(started);
         Ok(marked)
+    }
+
+    /// The sentences that the text is spoken in.
+    pub fn sentences(&self) -> &[Sentence] {
+        &self.sentences
+    }
+
+    /// The speech tokens that T3 chose for each sentence so far.
+    pub fn tokens(&self) -> &[Vec<u32>] {
+        &self.tokens
     }
 
     /// Figures so far.
@@ -419,7 +436,7 @@ fn check_settings(settings: &SpeakSettings) -> Result<()> {
 
 impl Model {
     /// The pieces a text is spoken in: the whole, if it is short enough to be spoken in one go.
-    fn split_text(&self, text: &str) -> Result<Vec<Sentence>> {
+    pub(crate) fn split_text(&self, text: &str) -> Result<Vec<Sentence>> {
         let chars = text.chars().count();
         if text.trim().is_empty() {
             return Err(Error::input("there is no text to speak; type at least one word"));
@@ -446,7 +463,7 @@ impl Model {
         Ok(pieces)
     }
 
-    fn encode_sentences(&self, sentences: &[Sentence], settings: &SpeakSettings) -> Result<Vec<Vec<u32>>> {
+    pub(crate) fn encode_sentences(&self, sentences: &[Sentence], settings: &SpeakSettings) -> Result<Vec<Vec<u32>>> {
         let language = match settings.language.as_deref() {
             Some(code) => Some(code.parse::<Language>()?),
             None if self.variant.spec().multilingual => {
@@ -457,7 +474,7 @@ impl Model {
         sentences.iter().map(|s| self.tokenizer.encode(&s.text, language)).collect()
     }
 
-    fn decode_options(&self, request: &SpeakRequest) -> DecodeOptions {
+    pub(crate) fn decode_options(&self, request: &SpeakRequest) -> DecodeOptions {
         let s = &request.settings;
         let guided = self.variant == Variant::MultilingualV2 && s.alignment_guard;
         DecodeOptions {

@@ -41,6 +41,8 @@ pub(crate) struct FeedJob {
 pub(crate) enum Fed {
     /// A speech code.
     Token(u32),
+    /// A code of the silence behind a sentence, which T3 did not choose.
+    Tail(u32),
     /// The sentence is over.
     SentenceEnd,
 }
@@ -172,7 +174,7 @@ impl Runner {
             }
             drop(decoding);
             for &code in &job.tail {
-                self.send(Fed::Token(code))?;
+                self.send(Fed::Tail(code))?;
             }
             self.send(Fed::SentenceEnd)?;
         }

@@ -298,6 +298,7 @@ pub fn embedded() -> ModelInfo {
         reference_secs: (6.0, 10.0),
         model_hash: "cafe".into(),
         load_ms: 412.0,
+        disk_bytes: 41_000_000,
     }
 }
 

@@ -279,7 +279,7 @@ fn cpu_ms() -> f64 {
     ticks.filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() * 10.0
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
         0 => 0.0,
@@ -289,7 +289,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// How many programs wanted a core during the last minute; 0 where the system does not say.
-fn load_average() -> f64 {
+pub(super) fn load_average() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|first| first.parse().ok()).unwrap_or(0.0)
 }

@@ -143,7 +143,7 @@ fn is_voice_file(path: &Path) -> bool {
 }
 
 /// What a file says about where it comes from.
-fn provenance(model: &Model, voice: &Voice, settings: &SpeakSettings) -> Provenance {
+pub(super) fn provenance(model: &Model, voice: &Voice, settings: &SpeakSettings) -> Provenance {
     let info = model.info();
     Provenance {
         software: Provenance::software(),

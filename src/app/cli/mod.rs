@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use myna_engine::protocol::{DeviceKind, LoadRequest, ModelSource, Precision, PrecisionPlan};
 use myna_engine::{Error, Variant};
 
+mod ab;
 mod bench;
 mod convert;
 mod eval;
@@ -41,6 +42,8 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// Look for the watermark.
     Watermark(watermark::WatermarkArgs),
+    /// Speak the same at two settings, and compare.
+    Ab(ab::AbArgs),
     /// Measure every stage.
     Bench(bench::BenchArgs),
     /// Speak sentences in voices and measure what comes out.
@@ -140,6 +143,7 @@ pub fn run(window: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
         Some(Command::Convert(args)) => convert::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
         Some(Command::Watermark(args)) => watermark::run(&args),
+        Some(Command::Ab(args)) => ab::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Eval(args)) => eval::run(&args),
     };
