@@ -39,17 +39,25 @@ impl ConvStack {
     }
 }
 
-/// A kernel, either as it is or in six bits: four values to three bytes, low bits first, around 32, with one scale to an
-/// output channel.
+/// A kernel, either as it is or in whole numbers of few bits: each value plus half their range, packed with the low bits
+/// first, and one scale to an output channel. How many bits it has the length of a row says.
 fn weight(w: &Weights, shape: (usize, usize, usize)) -> Result<Tensor> {
-    if !w.contains("weight_q6") {
+    let row = shape.1 * shape.2;
+    let Some(&[_, bytes]) = w.shape("weight_packed") else {
         return w.get("weight", shape);
-    }
-    let packed = w.get("weight_q6", (shape.0, shape.1 * shape.2 / 4 * 3))?.flatten_all()?.to_vec1::<f32>()?;
-    let mut values = Vec::with_capacity(packed.len() / 3 * 4);
-    for bytes in packed.chunks_exact(3) {
-        let word = bytes[0] as u32 | (bytes[1] as u32) << 8 | (bytes[2] as u32) << 16;
-        values.extend((0..4).map(|i| (word >> (6 * i) & 63) as f32 - 32.0));
+    };
+    let bits = (8 * bytes / row).clamp(2, 16);
+    let packed = w.get("weight_packed", (shape.0, row * bits / 8))?.flatten_all()?.to_vec1::<f32>()?;
+    let (mut word, mut held) = (0u32, 0);
+    let mut values = Vec::with_capacity(shape.0 * row);
+    for byte in packed {
+        word |= (byte as u32) << held;
+        held += 8;
+        while held >= bits {
+            values.push((word & ((1 << bits) - 1)) as f32 - (1 << (bits - 1)) as f32);
+            word >>= bits;
+            held -= bits;
+        }
     }
     let scale = w.get("weight_scale", (shape.0, 1, 1))?;
     Ok(Tensor::from_vec(values, shape, w.device())?.broadcast_mul(&scale)?)
