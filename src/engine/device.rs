@@ -6,15 +6,18 @@ use candle_core::Device;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::{Error, Result};
-use crate::protocol::DeviceKind;
+use crate::protocol::{DeviceKind, Precision};
+use crate::t3::T3;
+use crate::weights::Weights;
 
-/// Opens a device.
+/// Opens the device that tensors live on. With a CUDA card that is the CPU still: see [`put_on_card`].
 ///
 /// # Errors
-/// If this build or this machine does not have it; the text says what to do.
+/// If this build does not have it; the text says what to do.
 pub(crate) fn open_device(kind: DeviceKind) -> Result<Device> {
     match kind {
         DeviceKind::Cpu => Ok(Device::Cpu),
+        DeviceKind::Cuda if cfg!(feature = "cuda") => Ok(Device::Cpu),
         DeviceKind::Cuda => {
             Err(Error::input("this build of Myna cannot use a CUDA card; leave out `--device cuda` to run on the CPU"))
         }
@@ -22,6 +25,30 @@ pub(crate) fn open_device(kind: DeviceKind) -> Result<Device> {
             Err(Error::input("this build of Myna cannot use Metal; leave out `--device metal` to run on the CPU"))
         }
     }
+}
+
+/// Has T3 run on the first CUDA card. Returns what is to be said of it, in words; the reason, where T3 stays on the CPU.
+///
+/// # Errors
+/// If `weights`, the file that `t3` was loaded from, cannot be read.
+#[cfg(feature = "cuda")]
+pub(crate) fn put_on_card(t3: &mut T3, weights: &Weights, precision: Precision) -> Result<String> {
+    let number = crate::t3::on_card::number_of(precision);
+    let put = crate::cuda::Card::open().and_then(|card| {
+        let name = card.name().to_owned();
+        t3.put_on_card(weights, card, number).map(|()| name)
+    });
+    match put {
+        Ok(name) => Ok(format!("{name} (T3, {})", number.name())),
+        Err(Error::Device(why)) => Ok(format!("GPU: none, because {why}")),
+        Err(other) => Err(other),
+    }
+}
+
+/// As above, in a build that knows no cards; [`open_device`] has said so before.
+#[cfg(not(feature = "cuda"))]
+pub(crate) fn put_on_card(_: &mut T3, _: &Weights, _: Precision) -> Result<String> {
+    open_device(DeviceKind::Cuda).map(|_| String::new())
 }
 
 /// The processor in words: "CPU, 2 threads, AVX-512".

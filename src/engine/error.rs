@@ -27,6 +27,9 @@ pub enum Error {
         /// The system's own words.
         source: std::io::Error,
     },
+    /// A graphics card cannot be used, or no longer.
+    #[error("{0}")]
+    Device(String),
     /// The job was cancelled by its owner; not a failure.
     #[error("cancelled")]
     Cancelled,
@@ -52,6 +55,11 @@ impl Error {
     /// A refused file operation.
     pub fn io(path: impl AsRef<Path>, source: std::io::Error) -> Self {
         Self::Io { path: path.as_ref().to_owned(), source }
+    }
+
+    /// A graphics card that cannot be used.
+    pub fn device(reason: impl Into<String>) -> Self {
+        Self::Device(reason.into())
     }
 
     /// A broken invariant.

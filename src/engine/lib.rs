@@ -3,6 +3,8 @@
 pub mod agreement;
 mod config;
 pub mod convert;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod device;
 pub mod dsp;
 pub mod error;

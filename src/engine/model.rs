@@ -7,12 +7,12 @@ use candle_core::{Device, Tensor};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use crate::config::ModelConfig;
-use crate::device::{Lanes, describe_cpu, open_device};
+use crate::device::{Lanes, describe_cpu, open_device, put_on_card};
 use crate::error::{Error, Result};
 use crate::model_files::ModelFiles;
 use crate::nn::LayerErrors;
 use crate::noise::SeededNoise;
-use crate::protocol::{CancelToken, LoadRequest, ModelInfo, ModelSource, SpeakSettings};
+use crate::protocol::{CancelToken, DeviceKind, LoadRequest, ModelInfo, ModelSource, SpeakSettings};
 use crate::s3_tokenizer::S3Tokenizer;
 use crate::s3gen::campplus::CamPPlus;
 use crate::s3gen::hift::Hift;
@@ -107,8 +107,12 @@ impl Model {
         let voice_encoder = VoiceEncoder::load(&w, &config.voice_encoder)?;
         w.finish()?;
         let w = files.weights(&[spec.t3_file], &device)?.at(plan.t3).measuring(errors);
-        let t3 = watched(&w, |share| progress(0.05 + 0.6 * share, "T3"), || T3::load(&w, &config.t3))?;
+        let mut t3 = watched(&w, |share| progress(0.05 + 0.6 * share, "T3"), || T3::load(&w, &config.t3))?;
         w.finish()?;
+        let card = match request.device {
+            DeviceKind::Cuda => format!("{}; ", put_on_card(&mut t3, &w, plan.t3)?),
+            _ => String::new(),
+        };
         let model_hash = w.fingerprint()?;
         let w = files.weights(spec.s3gen_files, &device)?;
         let networks = || {
@@ -140,7 +144,7 @@ impl Model {
             title: if embedded { "Myna small".to_owned() } else { spec.title.to_owned() },
             embedded,
             precision: request.precision,
-            device: describe_cpu(lanes.threads()),
+            device: card + &describe_cpu(lanes.threads()),
             threads: lanes.threads(),
             languages: if spec.multilingual {
                 Language::all().map(|l| l.code().to_owned()).collect()

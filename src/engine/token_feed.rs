@@ -1,7 +1,8 @@
 //! T3 on a thread of its own, sentence after sentence, ahead of S3Gen.
 //!
 //! Until the first sound is out, T3 makes only the tokens that this sound needs, with all cores, and then leaves them to
-//! S3Gen; after that both run at once on their own lanes, and T3 takes all cores whenever S3Gen waits for it.
+//! S3Gen; after that both run at once on their own lanes, and T3 takes all cores whenever S3Gen waits for it. A T3 on a
+//! graphics card needs no cores and no leave.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -63,6 +64,8 @@ struct Shared {
     /// S3Gen has nothing to do.
     s3gen_idle: AtomicBool,
     finished: AtomicBool,
+    /// T3 leaves the cores alone.
+    on_card: bool,
     stopped: AtomicBool,
     times: Mutex<FeedTimes>,
 }
@@ -78,8 +81,9 @@ impl TokenFeed {
     /// Starts T3.
     pub(crate) fn start(model: &Arc<Model>, job: FeedJob) -> Result<Self> {
         let (sender, tokens) = bounded(MOST_AHEAD);
-        let shared =
-            Arc::new(Shared { allowed: Mutex::new(if job.gated { 0 } else { usize::MAX }), ..Shared::default() });
+        let on_card = model.t3.runs_on_card(&job.options);
+        let allowed = Mutex::new(if job.gated && !on_card { 0 } else { usize::MAX });
+        let shared = Arc::new(Shared { allowed, on_card, ..Shared::default() });
         shared.s3gen_idle.store(true, Ordering::Relaxed);
         let runner = Runner { model: model.clone(), job, sender, shared: shared.clone() };
         let thread = std::thread::Builder::new().name("myna-t3".to_owned()).spawn(move || runner.run());
@@ -113,7 +117,8 @@ impl TokenFeed {
     /// all cores.
     pub(crate) fn s3gen_begins(&self) -> bool {
         self.shared.s3gen_idle.store(false, Ordering::Relaxed);
-        !self.shared.finished.load(Ordering::Relaxed)
+        !self.shared.on_card
+            && !self.shared.finished.load(Ordering::Relaxed)
             && *self.shared.allowed.lock().unwrap_or_else(PoisonError::into_inner) == usize::MAX
     }
 
@@ -188,7 +193,8 @@ impl Runner {
             let lanes = &self.model.lanes;
             let lane = if self.shared.s3gen_idle.load(Ordering::Relaxed) { &lanes.all } else { &lanes.t3 };
             let started = Instant::now();
-            let token = lane.install(|| decoding.next_token())?;
+            let mut next = || decoding.next_token();
+            let token = if self.shared.on_card { next()? } else { lane.install(next)? };
             self.note(|times| {
                 times.steps += started.elapsed();
                 times.tokens += usize::from(token.is_some());

@@ -9,7 +9,9 @@
 //! - The reference cuts away all before a sampled start id (and fails on a second one); here such an id is dropped.
 //! - `max_tokens` counts sampled tokens; the reference's limits are 1000 (Llama) and 1001 (GPT-2).
 
-use candle_core::Tensor;
+use std::collections::VecDeque;
+
+use candle_core::{Device, Tensor};
 
 use super::alignment::{AlignmentGuard, Verdict};
 use super::config::{Backbone, SPEECH_CODES, START_SPEECH, STOP_SPEECH};
@@ -50,6 +52,9 @@ impl DecodeOptions {
     }
 }
 
+/// Tokens that a card samples at a time: some milliseconds, after which the owner may have cancelled.
+const CARD_TOKENS: usize = 16;
+
 /// Why a decoding came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
@@ -77,6 +82,8 @@ pub struct Decoding<'a> {
     limit: usize,
     ending: Option<Ending>,
     recorded: Vec<Tensor>,
+    /// What a card sampled ahead, where one does.
+    ahead: Option<VecDeque<u32>>,
 }
 
 impl std::fmt::Debug for Decoding<'_> {
@@ -104,10 +111,16 @@ impl<'a> Decoding<'a> {
             return Err(Error::internal("guidance needs a T3 state of two rows"));
         }
         t3.watch(state, &options.alignment_heads)?;
-        let first = t3.prefill(state, cond, text)?;
+        let on_card = state.on_card.is_some() && t3.runs_on_card(&options);
+        let (first, room) = if on_card {
+            t3.prefill_on_card(state, cond, text)?;
+            (None, t3.room_on_card(state))
+        } else {
+            (Some(t3.prefill(state, cond, text)?), t3.room(state))
+        };
         let guard = state.probe.as_ref().map(|probe| AlignmentGuard::new(probe.text_len()));
         // The last token is sampled but never fed.
-        let limit = options.max_tokens.min(t3.room(state) + 1);
+        let limit = options.max_tokens.min(room + 1);
         Ok(Self {
             t3,
             state,
@@ -115,12 +128,13 @@ impl<'a> Decoding<'a> {
             options,
             sampler,
             guard,
-            first: Some(first),
+            first,
             last: START_SPEECH,
             sampled: 0,
             limit,
             ending: None,
             recorded: Vec::new(),
+            ahead: on_card.then(VecDeque::new),
         })
     }
 
@@ -133,6 +147,14 @@ impl<'a> Decoding<'a> {
             if self.sampled >= self.limit {
                 self.ending = Some(Ending::Limit);
                 break;
+            }
+            if self.ahead.is_some() {
+                let Some(token) = self.take_from_card()? else { break };
+                self.sampled += 1;
+                if token < SPEECH_CODES {
+                    return Ok(Some(token));
+                }
+                continue;
             }
             let logits = match self.first.take() {
                 Some(logits) => logits,
@@ -149,6 +171,28 @@ impl<'a> Decoding<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// The next token that the card sampled, or nothing and `ending` set.
+    fn take_from_card(&mut self) -> Result<Option<u32>> {
+        let mut ahead = self.ahead.take().unwrap_or_default();
+        if ahead.is_empty() {
+            let steps = self.sampled..self.limit.min(self.sampled + CARD_TOKENS);
+            let uniforms: Vec<f32> = steps.map(|step| self.noise.uniform(self.options.sentence, step)).collect();
+            let mut logits = self.options.record_logits.then(Vec::new);
+            ahead.extend(self.t3.sample_on_card(self.state, &self.options.sampling, &uniforms, logits.as_mut())?);
+            let vocab = self.t3.config().speech_vocab;
+            for rows in logits.unwrap_or_default().chunks_exact(self.state.rows * vocab) {
+                self.recorded.push(Tensor::from_slice(rows, (self.state.rows, vocab), &Device::Cpu)?);
+            }
+        }
+        let token = ahead.pop_front().ok_or_else(|| Error::internal("the card sampled nothing"))?;
+        self.ahead = Some(ahead);
+        let unchecked = self.t3.config().backbone == Backbone::Gpt2 && self.sampled == 0;
+        if token == STOP_SPEECH && !unchecked {
+            self.ending = Some(Ending::Stop);
+        }
+        Ok(self.ending.is_none().then_some(token))
     }
 
     /// The token of this step, or nothing and `ending` set.

@@ -35,10 +35,15 @@ impl Gpt2 {
         self.wpe.entries()
     }
 
+    /// The learned positions from `start` on, `(1, len, dim)`.
+    pub(super) fn positions_from(&self, start: usize, len: usize) -> Result<Tensor> {
+        self.wpe.rows(start, len)
+    }
+
     /// `xs: (B, T, dim) -> (B, T, dim)`, appended to what `caches` hold.
     pub(super) fn forward(&self, xs: &Tensor, caches: &mut [KvCache]) -> Result<Tensor> {
         let start = caches.first().map_or(0, KvCache::len);
-        let mut xs = xs.broadcast_add(&self.wpe.rows(start, xs.dims3()?.1)?)?;
+        let mut xs = xs.broadcast_add(&self.positions_from(start, xs.dims3()?.1)?)?;
         for (layer, cache) in self.h.iter().zip(caches) {
             xs = layer.forward(&xs, cache)?;
         }

@@ -17,6 +17,8 @@ mod config;
 mod decode;
 mod gpt2;
 mod llama;
+#[cfg_attr(not(feature = "cuda"), path = "no_card.rs")]
+pub(crate) mod on_card;
 mod perceiver;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -36,6 +38,7 @@ use alignment::AttentionProbe;
 use cond::{CondEncoder, SpeechEmbedding};
 use gpt2::Gpt2;
 use llama::Llama;
+use on_card::{OnCard, Sequence};
 
 /// The weights of T3.
 #[derive(Debug)]
@@ -48,6 +51,7 @@ pub struct T3 {
     speech: SpeechEmbedding,
     speech_head: Linear,
     cache_precision: Precision,
+    on_card: Option<OnCard>,
 }
 
 #[derive(Debug)]
@@ -97,6 +101,7 @@ impl T3 {
             speech: SpeechEmbedding { tokens, positions: speech_pos_emb },
             speech_head,
             cache_precision: if w.keep().measure.is_some() { Precision::F32 } else { w.precision() },
+            on_card: None,
         };
         w.finish()?;
         Ok(t3)
@@ -110,6 +115,13 @@ impl T3 {
     /// The device it runs on.
     pub fn device(&self) -> &Device {
         self.speech.tokens.device()
+    }
+
+    /// Whether a graphics card does the work. Guard and teacher forcing have a say between two tokens, on the CPU.
+    pub(crate) fn runs_on_card(&self, options: &DecodeOptions) -> bool {
+        self.on_card.as_ref().is_some_and(OnCard::is_usable)
+            && options.alignment_heads.is_empty()
+            && options.force_tokens.is_empty()
     }
 
     /// Whether a guidance weight calls for a second row: only with Llama, and only if it is not 0.
@@ -145,6 +157,7 @@ impl T3 {
             voice: None,
             watched: Vec::new(),
             probe: None,
+            on_card: self.new_sequence(rows, capacity)?,
         })
     }
 
@@ -305,6 +318,7 @@ pub struct T3State {
     voice: Option<HeldVoice>,
     watched: Vec<(usize, usize)>,
     probe: Option<AttentionProbe>,
+    on_card: Option<Sequence>,
 }
 
 /// The voice that the first positions stand for.
