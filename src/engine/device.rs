@@ -34,7 +34,10 @@ pub(crate) fn open_device(kind: DeviceKind) -> Result<Device> {
 #[cfg(feature = "cuda")]
 pub(crate) fn put_on_card(t3: &mut T3, weights: &Weights, precision: Precision) -> Result<String> {
     let number = crate::t3::on_card::number_of(precision);
-    let put = crate::cuda::Card::open().and_then(|card| {
+    // A driver that lacks a function has cudarc panic.
+    let open = std::panic::catch_unwind(crate::cuda::Card::open);
+    let card = open.unwrap_or_else(|_| Err(Error::device("the driver is too old; 580 or newer is needed")));
+    let put = card.and_then(|card| {
         let name = card.name().to_owned();
         t3.put_on_card(weights, card, number).map(|()| name)
     });
