@@ -10,6 +10,11 @@ use crate::protocol::{DeviceKind, Precision};
 use crate::t3::T3;
 use crate::weights::Weights;
 
+/// The kinds of device that this build runs on.
+pub(crate) fn available() -> &'static [DeviceKind] {
+    if cfg!(feature = "cuda") { &[DeviceKind::Cpu, DeviceKind::Cuda] } else { &[DeviceKind::Cpu] }
+}
+
 /// Opens the device that tensors live on. With a CUDA card that is the CPU still: see [`put_on_card`].
 ///
 /// # Errors

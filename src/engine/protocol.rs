@@ -137,7 +137,7 @@ pub enum DeviceKind {
 impl DeviceKind {
     /// Those that this build runs on.
     pub fn available() -> &'static [Self] {
-        if cfg!(feature = "cuda") { &[Self::Cpu, Self::Cuda] } else { &[Self::Cpu] }
+        crate::device::available()
     }
 }
 
