@@ -312,9 +312,11 @@ fn write(folder: &Path, sides: &[Side<'_>; 2], report: &AbReport) -> anyhow::Res
 }
 
 fn table(r: &AbReport) -> String {
-    let mut out = format!("{:<28}{:>14}{:>14}\n", "", format!("A: {}", r.a.changes), format!("B: {}", r.b.changes));
+    let heads = [format!("A: {}", r.a.changes), format!("B: {}", r.b.changes)];
+    let [a, b] = [0, 1].map(|side| heads[side].chars().count().max(12) + 2);
+    let mut out = format!("{:<28}{:>a$}{:>b$}\n", "", heads[0], heads[1]);
     let mut row = |name: &str, value: &dyn Fn(&SideReport) -> String| {
-        out += &format!("{name:<28}{:>14}{:>14}\n", value(&r.a), value(&r.b));
+        out += &format!("{name:<28}{:>a$}{:>b$}\n", value(&r.a), value(&r.b));
     };
     row("first sound, streamed", &|s| format!("{:.0} ms", s.ttfa_ms));
     row("real-time factor, streamed", &|s| format!("{:.3}", s.rtf));

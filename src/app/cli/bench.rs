@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
+use myna_engine::Error;
 use myna_engine::dsp::mel::s3gen_mel;
 use myna_engine::model::Model;
 use myna_engine::nn::{LayerError, LayerErrors};
 use myna_engine::noise::SeededNoise;
-use myna_engine::protocol::{CancelToken, Delivery, LoadRequest, Stats};
+use myna_engine::protocol::{CancelToken, Delivery, DeviceKind, LoadRequest, Stats};
 use myna_engine::replay::Replay;
 use myna_engine::synthesis::{SpeakRequest, Synthesis};
 use myna_engine::trace::Trace;
@@ -134,6 +135,10 @@ impl Side {
     fn load(args: &BenchArgs, request: LoadRequest) -> anyhow::Result<Self> {
         anyhow::ensure!(args.runs > 0, "--runs must be at least 1");
         let model = Arc::new(Model::load(&request, &mut |_, _| ())?);
+        if request.device == DeviceKind::Cuda {
+            let why = "bench says which tokens to take, and then T3 does not run on the card; `myna ab --a device=cuda` measures it";
+            return Err(Error::input(why).into());
+        }
         Ok(Self { model, voice_ms: Vec::new(), whole: Vec::new(), streamed: Vec::new(), distance: 0.0 })
     }
 
