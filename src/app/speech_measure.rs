@@ -2,7 +2,12 @@
 
 use myna_engine::dsp::mel::s3gen_mel;
 use myna_engine::dsp::{Features, Pcm};
+use myna_engine::model::Model;
+use myna_engine::protocol::CancelToken;
+use myna_engine::trace::Trace;
 
+/// The voice encoder hears 1.6 s at a time.
+const MIN_VOICE_SECS: f32 = 1.6;
 /// Lowest and highest pitch that is looked for.
 const F0_HZ: (f32, f32) = (55.0, 480.0);
 /// Rate at which pitch is looked for.
@@ -104,6 +109,14 @@ impl MelStatistics {
         let level = differences.iter().sum::<f32>() / differences.len().max(1) as f32;
         differences.iter().map(|d| (d - level).abs()).sum::<f32>() / differences.len().max(1) as f32
     }
+}
+
+/// Whose voice it is, as the model's VoiceEncoder hears it; nothing where a word or two are too short to tell voices apart.
+pub fn speaker_embedding(model: &Model, pcm: &Pcm) -> Option<Vec<f32>> {
+    if pcm.secs() < MIN_VOICE_SECS {
+        return None;
+    }
+    model.prepare_voice(pcm, "take", &CancelToken::default(), &Trace::off()).ok().map(|voice| voice.t3.speaker_emb)
 }
 
 /// Cosine of two voices' embeddings.

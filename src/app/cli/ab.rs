@@ -26,7 +26,7 @@ use super::report::{own_memory_bytes, print_json, print_line};
 use super::say::{SettingsArgs, read_text};
 use super::{DeviceArg, ModelArgs, PrecisionArg};
 use crate::export::{self, Format};
-use crate::speech_measure::cosine;
+use crate::speech_measure::{cosine, speaker_embedding};
 
 /// Options of `myna ab`.
 #[derive(Debug, Args)]
@@ -259,8 +259,7 @@ impl<'a> Side<'a> {
         let of = |pick: fn(&Stats) -> f64| median(self.stats.iter().map(pick).collect());
         let info = self.model.info();
         let pcm = Pcm { samples: self.take.samples.clone(), sample_rate_hz: SAMPLE_RATE_HZ };
-        let heard = self.model.prepare_voice(&pcm, "take", &CancelToken::default(), &Trace::off());
-        let similarity = heard.ok().filter(|_| pcm.secs() >= MIN_LIKENESS_SECS);
+        let heard = speaker_embedding(&self.model, &pcm);
         Ok(SideReport {
             changes: self.changes.words.clone(),
             variant: info.variant.spec().name,
@@ -275,15 +274,12 @@ impl<'a> Side<'a> {
             audio_secs: f64::from(pcm.secs()),
             memory_bytes: self.memory_bytes,
             disk_bytes: info.disk_bytes,
-            similarity: similarity.map(|heard| cosine(&heard.t3.speaker_emb, &self.voice.t3.speaker_emb)),
+            similarity: heard.map(|heard| cosine(&heard, &self.voice.t3.speaker_emb)),
             loudness_lufs,
             gain_db,
         })
     }
 }
-
-/// The voice encoder hears 1.6 s at a time.
-const MIN_LIKENESS_SECS: f32 = 1.6;
 
 /// How far B's mel is from A's when both speak A's tokens, sentence by sentence: then both are equally long.
 fn log_mel_db(a: &Side<'_>, b: &Side<'_>) -> anyhow::Result<f64> {

@@ -20,7 +20,7 @@ use super::report::{print_json, print_line};
 use super::say::{CHARS_PER_SEC, SettingsArgs, read_text};
 use crate::audio_file::decode;
 use crate::library::{Library, read};
-use crate::speech_measure::{MelStatistics, cosine, level_db, median_f0_hz, semitones};
+use crate::speech_measure::{MelStatistics, cosine, level_db, median_f0_hz, semitones, speaker_embedding};
 
 /// Ten sentences of different kinds, in no training text.
 const SENTENCES: [&str; 10] = [
@@ -196,10 +196,8 @@ fn speak(args: &EvalArgs, model: &Arc<Model>, references: &[Reference], own: usi
     let pcm = Pcm { samples, sample_rate_hz: SAMPLE_RATE_HZ };
     let duration_ratio = stats.audio_secs as f32 * CHARS_PER_SEC / text.chars().count().max(1) as f32;
     let (f0_hz, mel) = (median_f0_hz(&pcm)?, MelStatistics::of(&pcm)?);
-    // A word or two are too short to tell voices apart: no likeness then.
-    let heard = model.prepare_voice(&pcm, "output", &CancelToken::default(), &Trace::off()).ok();
-    let heard = heard.filter(|_| pcm.secs() >= MIN_LIKENESS_SECS);
-    let likeness = |r: &Reference| heard.as_ref().map(|h| cosine(&h.t3.speaker_emb, &r.voice.t3.speaker_emb));
+    let heard = speaker_embedding(model, &pcm);
+    let likeness = |r: &Reference| heard.as_ref().map(|heard| cosine(heard, &r.voice.t3.speaker_emb));
     let others = references.iter().enumerate().filter(|(i, _)| *i != own).filter_map(|(_, r)| likeness(r));
     Ok(Run {
         voice: reference.name.clone(),
@@ -217,9 +215,6 @@ fn speak(args: &EvalArgs, model: &Arc<Model>, references: &[Reference], own: usi
         similarity_other: others.max_by(f32::total_cmp),
     })
 }
-
-/// The voice encoder hears 1.6 s at a time.
-const MIN_LIKENESS_SECS: f32 = 1.6;
 
 fn median(values: impl Iterator<Item = f32>) -> f32 {
     let mut values: Vec<f32> = values.collect();

@@ -4,11 +4,12 @@
 //! [`Card`] is driver and kernels, [`Net`] the weights, [`CudaT3`] and [`CudaState`] what [`crate::t3`] is built on where
 //! there is a card. Why a step is one kernel and how blocks talk to each other is told in `kernels/decode.cuh`.
 
+mod args;
 mod card;
 mod net;
 mod t3;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use card::Card;
 pub use net::{LayerWeights, Net, Number, OuterWeights, Shape};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaFunction, CudaSlice, DeviceRepr, LaunchConfig, PushKernelArg};
 
+use super::args::{ADD, GATE, GELU, HeadsArgs, JobArgs, NormArgs, ProductArgs, STORE, SamplingArgs};
 use super::card::{Card, THREADS, failed};
 use super::net::{Net, Number, address_of, bytes_of};
 use crate::error::{Error, Result};
@@ -16,121 +17,6 @@ const WARPS: usize = THREADS / 32;
 const HEAD: usize = 64;
 /// Most tokens of one launch.
 pub const MOST_STEPS: usize = 64;
-
-/// `struct Sampling` of `sampler.cuh`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SamplingArgs {
-    temperature: f32,
-    top_p: f32,
-    log_min_p: f32,
-    penalty: f32,
-    top_k: i32,
-    vocab: i32,
-    gpt2: i32,
-}
-// SAFETY: plain numbers in the layout of the kernels' struct.
-unsafe impl DeviceRepr for SamplingArgs {}
-
-impl SamplingArgs {
-    pub(super) fn new(options: &SamplingOptions, vocab: usize, gpt2: bool) -> Self {
-        Self {
-            temperature: options.temperature,
-            top_p: options.top_p,
-            log_min_p: options.min_p.ln(),
-            penalty: options.repetition_penalty,
-            top_k: options.top_k.min(vocab) as i32,
-            vocab: vocab as i32,
-            gpt2: i32::from(gpt2),
-        }
-    }
-}
-
-/// `struct Job` of `decode.cuh`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct JobArgs {
-    cache: u64,
-    cells: u64,
-    hidden: u64,
-    logits: u64,
-    seen: u64,
-    uniforms: u64,
-    tokens: u64,
-    report: u64,
-    hidden_stride: i64,
-    sampling: SamplingArgs,
-    cfg_weight: f32,
-    capacity: i32,
-    position: i32,
-    spoken: i32,
-    steps: i32,
-    token: u32,
-    epoch: u32,
-    stop: u32,
-    started: i32,
-    sums_at: i32,
-}
-// SAFETY: as above.
-unsafe impl DeviceRepr for JobArgs {}
-
-/// `struct Product` of `prefill.cuh`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct ProductArgs {
-    a: u64,
-    w: u64,
-    bias: u64,
-    out: u64,
-    inner: u64,
-    m: i32,
-    n: i32,
-    k: i32,
-    inner_width: i32,
-    finish: i32,
-}
-// SAFETY: as above.
-unsafe impl DeviceRepr for ProductArgs {}
-
-/// `struct Norm` of `prefill.cuh`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct NormArgs {
-    x: u64,
-    norm: u64,
-    out: u64,
-    dim: i32,
-    width: i32,
-    gpt2: i32,
-}
-// SAFETY: as above.
-unsafe impl DeviceRepr for NormArgs {}
-
-/// `struct Heads` of `prefill.cuh`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct HeadsArgs {
-    qkv: u64,
-    cache: u64,
-    out: u64,
-    cosines: u64,
-    sines: u64,
-    length: i32,
-    start: i32,
-    batch: i32,
-    rows: i32,
-    heads: i32,
-    capacity: i32,
-    width: i32,
-    gpt2: i32,
-}
-// SAFETY: as above.
-unsafe impl DeviceRepr for HeadsArgs {}
-
-const STORE: i32 = 0;
-const ADD: i32 = 1;
-const GATE: i32 = 2;
-const GELU: i32 = 3;
 
 #[derive(Debug)]
 struct Kernels {
@@ -327,12 +213,12 @@ impl CudaT3 {
                 gpt2,
             };
             let kernels = &self.kernels;
-            norm(0).launch(self, &kernels.normalise, (m, 1, 1), 128, 0)?;
+            self.launch(&kernels.normalise, &norm(0), (m, 1, 1), 128, 0)?;
             self.multiply(&product(normed, 0, 1, qkv, 3 * s.dim, STORE))?;
-            heads.launch(self, &kernels.turn, (length, batch, 1), 256, 0)?;
-            heads.launch(self, &kernels.attend, (length.div_ceil(32), s.heads, batch), 128, 0)?;
+            self.launch(&kernels.turn, &heads, (length, batch, 1), 256, 0)?;
+            self.launch(&kernels.attend, &heads, (length.div_ceil(32), s.heads, batch), 128, 0)?;
             self.multiply(&product(normed, 1, 2, x, s.dim, ADD))?;
-            norm(3).launch(self, &kernels.normalise, (m, 1, 1), 128, 0)?;
+            self.launch(&kernels.normalise, &norm(3), (m, 1, 1), 128, 0)?;
             self.multiply(&product(normed, 2, 4, 0, s.inner_rows(), if s.gpt2 { GELU } else { GATE }))?;
             self.multiply(&product(inner, 3, 5, x, s.dim, ADD))?;
         }
@@ -342,9 +228,27 @@ impl CudaT3 {
         Ok(())
     }
 
+    /// Starts a kernel that takes one struct.
+    fn launch<T: DeviceRepr>(
+        &self,
+        kernel: &CudaFunction,
+        args: &T,
+        grid: (usize, usize, usize),
+        threads: u32,
+        shared: usize,
+    ) -> Result<()> {
+        let grid_dim = (grid.0 as u32, grid.1 as u32, grid.2 as u32);
+        let config = LaunchConfig { grid_dim, block_dim: (threads, 1, 1), shared_mem_bytes: shared as u32 };
+        let mut launch = self.card.stream.launch_builder(kernel);
+        launch.arg(args);
+        // SAFETY: the argument has the layout of the kernel's and points to buffers of the sizes it expects.
+        unsafe { launch.launch(config) }.map_err(failed)?;
+        Ok(())
+    }
+
     fn multiply(&self, args: &ProductArgs) -> Result<()> {
         let tiles = |n: i32| (n as usize).div_ceil(64);
-        args.launch(self, &self.kernels.product, (tiles(args.n), tiles(args.m), 1), 256, product_bytes(self.net.number))
+        self.launch(&self.kernels.product, args, (tiles(args.n), tiles(args.m), 1), 256, product_bytes(self.net.number))
     }
 
     /// Begins a sequence of tokens behind a prefill: `seen` are the ids that count for the penalty.
@@ -452,37 +356,6 @@ impl CudaT3 {
 /// Shared memory of the product of 16-bit numbers, in bytes: `Tile` of `prefill.cuh`.
 fn product_bytes(number: Number) -> usize {
     if number == Number::F32 { 0 } else { 2 * 3 * 2 * 64 * 40 * 2 }
-}
-
-/// Arguments of a kernel that takes one struct.
-trait Launch {
-    fn launch(
-        &self,
-        t3: &CudaT3,
-        kernel: &CudaFunction,
-        grid: (usize, usize, usize),
-        threads: u32,
-        shared: usize,
-    ) -> Result<()>;
-}
-
-impl<T: DeviceRepr> Launch for T {
-    fn launch(
-        &self,
-        t3: &CudaT3,
-        kernel: &CudaFunction,
-        grid: (usize, usize, usize),
-        threads: u32,
-        shared: usize,
-    ) -> Result<()> {
-        let grid_dim = (grid.0 as u32, grid.1 as u32, grid.2 as u32);
-        let config = LaunchConfig { grid_dim, block_dim: (threads, 1, 1), shared_mem_bytes: shared as u32 };
-        let mut launch = t3.card.stream.launch_builder(kernel);
-        launch.arg(self);
-        // SAFETY: the argument has the layout of the kernel's and points to buffers of the sizes it expects.
-        unsafe { launch.launch(config) }.map_err(failed)?;
-        Ok(())
-    }
 }
 
 impl CudaState {

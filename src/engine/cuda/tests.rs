@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{LaunchConfig, PushKernelArg};
 
-use super::t3::SamplingArgs;
+use super::args::SamplingArgs;
 use super::*;
 use crate::error::Error;
 use crate::sampling::{Sampler, SamplingOptions};
@@ -16,7 +16,7 @@ use crate::t3::{Backbone, START_SPEECH};
 use reference::{Random, Reference, rounded};
 
 /// The first card; where there is none, an explanation must come instead.
-fn card() -> Option<Arc<Card>> {
+pub(crate) fn card() -> Option<Arc<Card>> {
     match Card::open() {
         Ok(card) => Some(card),
         Err(Error::Device(why)) => {

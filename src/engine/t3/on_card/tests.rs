@@ -2,6 +2,7 @@
 //! The embedded model on a card against the CPU. Without a card these tests see that its absence is said.
 
 use super::*;
+use crate::cuda::tests::card;
 use crate::model_files::ModelFiles;
 use crate::noise::SeededNoise;
 use crate::protocol::ModelSource;
@@ -22,18 +23,6 @@ fn embedded(card: Option<(&Arc<Card>, Number)>) -> T3 {
         t3.put_on_card(&w, card.clone(), number).unwrap();
     }
     t3
-}
-
-/// The first card; where there is none, an explanation must come instead.
-fn card() -> Option<Arc<Card>> {
-    match Card::open() {
-        Ok(card) => Some(card),
-        Err(Error::Device(why)) => {
-            assert!(!why.is_empty());
-            None
-        }
-        Err(other) => panic!("a missing card was reported as {other:?}"),
-    }
 }
 
 fn voice(t3: &T3, seed: u64) -> T3Conditioning {
