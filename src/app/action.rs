@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use myna_engine::protocol::{DeviceKind, Precision, SpeakSettings};
 
+use crate::comparison::{Heard, Picture, SideChoice};
 use crate::library::ClipId;
 use crate::state::{ExportChoice, ThemeChoice};
 
@@ -76,6 +77,27 @@ pub enum Action {
     EmbeddedModel,
     /// Try to load the model again.
     ReloadModel,
+
+    /// Show the comparison of two settings, or the editor.
+    ShowComparison(bool),
+    /// What the first or the second side is to be.
+    ComparisonSide(usize, SideChoice),
+    /// Choose a folder with a model for a side.
+    ComparisonModel(usize),
+    /// Make both takes.
+    Compare,
+    /// Listen to a side, from where the listener is.
+    Hear(Heard),
+    /// Show this picture.
+    ComparisonPicture(Picture),
+    /// Begin a blind test of so many trials.
+    BeginTest(usize),
+    /// X is the second side, or the first.
+    AnswerTest(bool),
+    /// End the blind test, or forget the last one.
+    EndTest,
+    /// Save both takes and the report.
+    SaveComparison,
 
     /// Light, dark or as the system.
     Theme(ThemeChoice),

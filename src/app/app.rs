@@ -17,6 +17,7 @@ use myna_engine::voice::Voice;
 use tracing_subscriber::EnvFilter;
 
 use crate::action::Action;
+use crate::comparison::{self, Comparer, Heard};
 use crate::dialogs::{Dialogs, SystemDialogs};
 use crate::engine_link::EngineLink;
 use crate::frame_times::{self, FrameTimes, variant_name};
@@ -29,6 +30,7 @@ use crate::state::{Offers, OnDeck, State, ThemeChoice};
 use crate::theme::{self, MARGIN, SCROLL_MARGIN};
 
 mod act;
+mod compare;
 mod inbox;
 mod tempo;
 
@@ -52,6 +54,8 @@ pub struct Parts {
     pub settings: Option<SettingsFile>,
     /// Folder in which recordings are kept, if any.
     pub recordings: Option<PathBuf>,
+    /// How two settings are compared.
+    pub comparer: Comparer,
     /// What the engine of this build can do.
     pub offers: Offers,
     /// When the program began.
@@ -63,6 +67,7 @@ impl Parts {
     pub fn of_system(engine: Engine, started: Instant) -> Self {
         Self {
             engine,
+            comparer: Arc::new(comparison::compare),
             offers: Offers::of_engine(),
             started,
             output: Box::new(SystemOutput),
@@ -120,6 +125,8 @@ pub struct App {
     listening: Option<ClipId>,
     /// A wish to speak that waits for the voice, and when it was made.
     wish: Option<Instant>,
+    comparer: Comparer,
+    comparing: Option<compare::Comparing>,
     themed: Option<ThemeChoice>,
     tempo: Tempo,
     frames: FrameTimes,
@@ -191,6 +198,8 @@ impl App {
             source: None,
             listening: None,
             wish: None,
+            comparer: parts.comparer,
+            comparing: None,
             themed: None,
             tempo,
             frames: FrameTimes::since(parts.started),
@@ -239,6 +248,7 @@ impl App {
     fn business(&self) -> Business {
         let silent = || self.state.take.as_ref().is_none_or(|take| take.is_empty());
         match self.state.player.state {
+            _ if self.comparing.is_some() => Business::Making,
             _ if self.state.job.is_busy() => {
                 if silent() {
                     Business::Waiting
@@ -316,7 +326,11 @@ impl App {
         let ground = Frame::new().fill(p.ground).inner_margin(Margin::same(20));
         CentralPanel::no_frame().frame(ground).show(ui, |ui| {
             panels::notices(ui, state, actions);
-            timed(frames, "text panel", || panels::text(ui, state, actions));
+            if state.compare.open {
+                timed(frames, "comparison panel", || panels::compare(ui, state, actions));
+            } else {
+                timed(frames, "text panel", || panels::text(ui, state, actions));
+            }
         });
         if self.state.dragging_files {
             drop_sign(ui);
@@ -328,15 +342,20 @@ impl App {
         let ctx = ui.ctx();
         let popup = Popup::is_any_open(ctx);
         let focused = ctx.memory(|memory| memory.focused());
+        let writing = ctx.text_edit_focused();
+        let (comparing, compared) = (self.state.compare.open, self.state.shows_comparison());
         if ctx.input_mut(|input| input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::Q))) {
             ctx.send_viewport_cmd(ViewportCommand::Close);
         }
         ctx.input_mut(|input| {
             if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::Enter)) {
-                actions.push(Action::Speak);
+                actions.push(if comparing { Action::Compare } else { Action::Speak });
             }
             if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::S)) {
-                actions.push(Action::Save);
+                actions.push(if compared { Action::SaveComparison } else { Action::Save });
+            }
+            if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::B)) {
+                actions.push(Action::ShowComparison(!comparing));
             }
             if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::R)) {
                 actions.push(if self.recorder.is_some() { Action::FinishRecording } else { Action::Record });
@@ -349,6 +368,13 @@ impl App {
             }
             if !popup && focused.is_none() && input.consume_shortcut(&shortcut(Modifiers::NONE, Key::Space)) {
                 actions.push(Action::TogglePlay);
+            }
+            if compared && !popup && !writing {
+                for (key, heard) in [(Key::A, Heard::A), (Key::B, Heard::B), (Key::X, Heard::X)] {
+                    if input.consume_shortcut(&shortcut(Modifiers::NONE, key)) {
+                        actions.push(Action::Hear(heard));
+                    }
+                }
             }
         });
     }
@@ -410,6 +436,7 @@ impl eframe::App for App {
 
     fn on_exit(&mut self, _gl: Option<&eframe::glow::Context>) {
         self.link.cancel_speak();
+        self.cancel_comparison();
         let summary = self.frames.summary();
         tracing::info!(?summary, longest_call = ?self.frames.longest_call(), "time of the window's thread per frame");
         let written = std::env::var_os(frame_times::FILE).map(|path| self.frames.write(path.as_ref()));

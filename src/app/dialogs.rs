@@ -16,6 +16,8 @@ pub trait Dialogs: Send {
     fn model_folder(&self, reply: Reply);
     /// A place for a file of this name.
     fn save(&self, folder: Option<PathBuf>, name: String, reply: Reply);
+    /// A folder for several files.
+    fn save_folder(&self, folder: Option<PathBuf>, reply: Reply);
 }
 
 /// The dialogs of this system.
@@ -34,13 +36,20 @@ impl Dialogs for SystemDialogs {
     }
 
     fn save(&self, folder: Option<PathBuf>, name: String, reply: Reply) {
-        ask(reply, move || {
-            let dialog = rfd::FileDialog::new().set_title("Save speech").set_file_name(name);
-            match folder.filter(|folder| folder.is_dir()) {
-                Some(folder) => dialog.set_directory(folder).save_file(),
-                None => dialog.save_file(),
-            }
-        });
+        let dialog = rfd::FileDialog::new().set_title("Save speech").set_file_name(name);
+        ask(reply, move || beginning_at(dialog, folder).save_file());
+    }
+
+    fn save_folder(&self, folder: Option<PathBuf>, reply: Reply) {
+        let dialog = rfd::FileDialog::new().set_title("Choose a folder for both takes and the report");
+        ask(reply, move || beginning_at(dialog, folder).pick_folder());
+    }
+}
+
+fn beginning_at(dialog: rfd::FileDialog, folder: Option<PathBuf>) -> rfd::FileDialog {
+    match folder.filter(|folder| folder.is_dir()) {
+        Some(folder) => dialog.set_directory(folder),
+        None => dialog,
     }
 }
 

@@ -66,6 +66,17 @@ impl EngineLink {
         Ok(())
     }
 
+    /// Drops the model. Its jobs are stopped.
+    ///
+    /// # Errors
+    /// If the engine is gone.
+    pub fn unload(&mut self) -> Result<(), EngineGone> {
+        self.cancel_speak();
+        self.cancel_prepare();
+        self.cancel_warm();
+        self.send(Command::Unload)
+    }
+
     /// Prepares a voice; one that is being prepared is given up.
     ///
     /// # Errors

@@ -119,6 +119,16 @@ pub fn speaker_embedding(model: &Model, pcm: &Pcm) -> Option<Vec<f32>> {
     model.prepare_voice(pcm, "take", &CancelToken::default(), &Trace::off()).ok().map(|voice| voice.t3.speaker_emb)
 }
 
+/// The middle value, or the mean of the two in the middle; 0 of none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => values[n / 2],
+        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+    }
+}
+
 /// Cosine of two voices' embeddings.
 pub fn cosine(a: &[f32], b: &[f32]) -> f32 {
     let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f32>();

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use myna_engine::protocol::{DeviceKind, ModelInfo, ModelSource, Precision, SpeakSettings, Stats};
 use serde::{Deserialize, Serialize};
 
+use crate::comparison::{CompareView, SideChoice};
 use crate::export::Format;
-use crate::library::{Clip, ClipId, Library};
+use crate::library::{Clip, ClipId, Library, Reading};
 use crate::player::{PlayerStatus, Take};
 use crate::recorder::RecorderStatus;
 
@@ -87,6 +88,8 @@ pub struct Settings {
     pub precision: Precision,
     /// Where the model runs.
     pub device: DeviceKind,
+    /// The two sides of a comparison.
+    pub compare: [SideChoice; 2],
     /// What saved files are like.
     pub export: ExportChoice,
     /// Folder of the last saved file.
@@ -110,6 +113,7 @@ impl Default for Settings {
             model: None,
             precision: Precision::F32,
             device: DeviceKind::Cpu,
+            compare: SideChoice::usual(),
             export: ExportChoice::default(),
             save_folder: None,
         }
@@ -158,6 +162,8 @@ pub enum ModelState {
         /// What is being loaded.
         part: &'static str,
     },
+    /// Put aside while two settings are compared, which takes memory and all cores.
+    Aside(Arc<ModelInfo>),
     /// Ready to speak.
     Ready(Arc<ModelInfo>),
     /// It could not be loaded.
@@ -168,6 +174,11 @@ impl ModelState {
     /// What is loaded, if it is.
     pub fn info(&self) -> Option<&Arc<ModelInfo>> {
         if let Self::Ready(info) = self { Some(info) } else { None }
+    }
+
+    /// What the settings are for: the model that is loaded, or was and will be.
+    pub fn described(&self) -> Option<&Arc<ModelInfo>> {
+        if let Self::Aside(info) = self { Some(info) } else { self.info() }
     }
 }
 
@@ -245,6 +256,8 @@ pub enum OnDeck {
     /// The latest take.
     #[default]
     Speech,
+    /// Two takes that are compared.
+    Comparison,
     /// A clip that is being listened to.
     Clip(ClipId),
 }
@@ -278,6 +291,8 @@ pub struct State {
     pub player: PlayerStatus,
     /// What the player holds.
     pub on_deck: OnDeck,
+    /// The comparison.
+    pub compare: CompareView,
     /// Messages, the oldest first.
     pub notices: VecDeque<Notice>,
     /// Whether a file is being written.
@@ -295,13 +310,13 @@ pub struct State {
 impl State {
     /// Settings for the next utterance: one's own for this model, or the model's.
     pub fn speak(&self) -> SpeakSettings {
-        let own = self.model.info().and_then(|info| self.settings.speak.get(&info.title));
+        let own = self.model.described().and_then(|info| self.settings.speak.get(&info.title));
         own.cloned().unwrap_or_else(|| self.defaults())
     }
 
     /// Settings that the loaded model was made for.
     pub fn defaults(&self) -> SpeakSettings {
-        self.model.info().map(|info| info.defaults.clone()).unwrap_or_default()
+        self.model.described().map(|info| info.defaults.clone()).unwrap_or_default()
     }
 
     /// The chosen clip.
@@ -312,6 +327,25 @@ impl State {
     /// Whether the settings panel is shown in a window this wide.
     pub fn shows_settings(&self, width: f32) -> bool {
         self.settings.settings_open.unwrap_or(width >= crate::theme::WIDE_WINDOW)
+    }
+
+    /// Whether the deck is the comparison's.
+    pub fn shows_comparison(&self) -> bool {
+        self.compare.open && self.compare.done().is_some()
+    }
+
+    /// Why nothing can be spoken now, in words.
+    pub fn obstacle(&self) -> Option<&'static str> {
+        if self.settings.text.trim().is_empty() {
+            return Some("There is no text yet");
+        }
+        match (&self.model, &self.voice, self.clip().map(|clip| &clip.reading)) {
+            (ModelState::Failed(_) | ModelState::Absent, _, _) => Some("There is no model to speak with"),
+            (ModelState::Aside(_), _, _) => Some("Two settings are being compared"),
+            (_, _, None) => Some("There is no voice yet"),
+            (_, VoiceState::Failed(_), _) | (_, _, Some(Reading::Failed(_))) => Some("This voice cannot be used"),
+            _ => None,
+        }
     }
 
     /// Says something at the top of the window.

@@ -41,6 +41,8 @@ pub struct Palette {
     pub on_accent: Color32,
     /// A breath of the accent: selection.
     pub accent_soft: Color32,
+    /// The opposite of the accent, where there is more and less of something.
+    pub cool: Color32,
     /// All is well.
     pub good: Color32,
     /// Worth a look.
@@ -69,6 +71,7 @@ const DARK: Palette = Palette {
     accent_text: Color32::from_rgb(0xf3, 0xb3, 0x4c),
     on_accent: Color32::from_rgb(0x24, 0x19, 0x05),
     accent_soft: Color32::from_rgb(0x3a, 0x2f, 0x1c),
+    cool: Color32::from_rgb(0x6c, 0xa9, 0xe8),
     good: Color32::from_rgb(0x7f, 0xb7, 0x85),
     warn: Color32::from_rgb(0xe0, 0xb0, 0x5a),
     bad: Color32::from_rgb(0xf0, 0x86, 0x78),
@@ -98,6 +101,7 @@ const LIGHT: Palette = Palette {
     accent_text: Color32::from_rgb(0x9a, 0x5f, 0x06),
     on_accent: Color32::from_rgb(0x2a, 0x1c, 0x04),
     accent_soft: Color32::from_rgb(0xf8, 0xea, 0xd0),
+    cool: Color32::from_rgb(0x2a, 0x6b, 0xb0),
     good: Color32::from_rgb(0x3d, 0x7c, 0x47),
     warn: Color32::from_rgb(0x96, 0x62, 0x0b),
     bad: Color32::from_rgb(0xb4, 0x3b, 0x2b),

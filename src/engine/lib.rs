@@ -34,6 +34,7 @@ pub mod weights;
 pub mod worker;
 
 pub use error::{Error, Result};
+pub use kernels::memory::give_back as give_back_memory;
 pub use protocol::{Command, Event};
 pub use variant::Variant;
 pub use voice::Voice;

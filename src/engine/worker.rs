@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, SendTimeoutError, Sender, unbounded};
 
 use crate::convert::ConvertRequest;
 use crate::error::{Error, Result};
+use crate::kernels::memory::give_back as give_back_memory;
 use crate::model::Model;
 use crate::noise::SeededNoise;
 use crate::protocol::{
@@ -74,6 +75,7 @@ impl Worker {
                 Command::Convert(job) => self.job(job.id, |worker| worker.convert(&job)),
                 Command::Unload => {
                     self.model = None;
+                    give_back_memory();
                     self.events.say(Event::Unloaded);
                 }
                 Command::Shutdown => return,
@@ -84,6 +86,7 @@ impl Worker {
     fn load(&mut self, request: &LoadRequest) {
         // The old model goes first: two do not fit into memory.
         self.model = None;
+        give_back_memory();
         let outcome = guarded(|| {
             Model::load(request, &mut |fraction, part| self.events.say(Event::LoadProgress { fraction, part }))
         });

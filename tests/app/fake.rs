@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use egui_kittest::Harness;
 use myna::app::{App, Parts};
+use myna::comparison::{self, Comparer};
 use myna::dialogs::{Dialogs, Reply};
 use myna::player::{Callback, DeviceName, Fault, ListDevices, Opened, Output, Shared, Stream};
 use myna::recorder::Microphone;
@@ -128,6 +129,10 @@ impl Dialogs for Answers {
     fn save(&self, _: Option<PathBuf>, name: String, reply: Reply) {
         self.answer(format!("save {name}"), reply);
     }
+
+    fn save_folder(&self, _: Option<PathBuf>, reply: Reply) {
+        self.answer("folder".into(), reply);
+    }
 }
 
 /// The window and everything around it.
@@ -147,13 +152,21 @@ pub struct Setting {
     pub card: Card,
     pub recordings: Option<PathBuf>,
     pub offers: Offers,
+    pub comparer: Comparer,
 }
 
 impl Default for Setting {
     fn default() -> Self {
         // Pictures do not depend on what a build can do.
         let offers = Offers { precisions: vec![Precision::F32], devices: vec![DeviceKind::Cpu] };
-        Self { size: [1240.0, 780.0], file: None, card: Card::default(), recordings: None, offers }
+        Self {
+            size: [1240.0, 780.0],
+            file: None,
+            card: Card::default(),
+            recordings: None,
+            offers,
+            comparer: Arc::new(comparison::compare),
+        }
     }
 }
 
@@ -174,6 +187,7 @@ impl Stage {
             dialogs: Box::new(answers.clone()),
             settings: setting.file,
             recordings: setting.recordings,
+            comparer: setting.comparer,
             offers: setting.offers,
             started: Instant::now(),
         };

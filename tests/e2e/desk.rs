@@ -70,7 +70,7 @@ impl Desk {
         let sound = sound_server(&runtime, &environment);
         let ears = ["spk.monitor", "mic"].map(|source| listen(folder.path(), source, &environment));
         at_ease(&environment);
-        dialog_program(&folder.path().join("bin/zenity"), &folder.path().join("saved.wav"));
+        dialog_program(&folder.path().join("bin/zenity"), folder.path());
         settings(&folder.path().join("config/myna/settings.json"));
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
         let app = command(env!("CARGO_BIN_EXE_myna"), &environment)
@@ -125,11 +125,16 @@ impl Desk {
     /// Waits until the log says something for the `times`th time.
     pub fn await_line(&mut self, text: &str, times: usize, patience: Duration) {
         let begun = Instant::now();
-        while self.log().lines().filter(|line| line.contains(text)).count() < times {
+        while self.count(text) < times {
             assert!(self.app.0.try_wait().unwrap().is_none(), "the program ended:\n{}", self.log());
             assert!(begun.elapsed() < patience, "waited in vain for \"{text}\":\n{}", self.log());
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// How often the log says something.
+    pub fn count(&self, text: &str) -> usize {
+        self.log().lines().filter(|line| line.contains(text)).count()
     }
 
     /// The last line of the log that says so.
@@ -186,6 +191,11 @@ impl Desk {
 
     pub fn save_path(&self) -> PathBuf {
         self.folder.path().join("saved.wav")
+    }
+
+    /// Where both takes of a comparison are.
+    pub fn compared_path(&self) -> PathBuf {
+        self.folder.path().join("compared")
     }
 
     /// Where the `n`th recording is.
@@ -319,12 +329,15 @@ fn sound_server(runtime: &str, environment: &[(String, String)]) -> Process {
     server
 }
 
-/// Stands in for the program that Linux asks for files with when there is no desktop; it always gives the same answer.
-fn dialog_program(path: &Path, answer: &Path) {
+/// Stands in for the program that Linux asks for files with when there is no desktop; it always gives the same file, or
+/// the same folder.
+fn dialog_program(path: &Path, folder: &Path) {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.create(true).write(true).truncate(true).mode(0o755).open(path).unwrap();
-    writeln!(file, "#!/bin/sh\necho '{}'", answer.display()).unwrap();
+    let folder = folder.display();
+    let answer = format!("*--directory*) echo '{folder}/compared';; *) echo '{folder}/saved.wav'");
+    writeln!(file, "#!/bin/sh\ncase \"$*\" in {answer};; esac").unwrap();
 }
 
 fn settings(path: &Path) {

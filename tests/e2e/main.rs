@@ -1,5 +1,5 @@
-//! The real program, in a real window, through a real sound server: what is heard is what is saved, and what is recorded
-//! is what was said.
+//! The real program, in a real window, through a real sound server: what is heard is what is saved, two takes that are
+//! compared change sides without a gap, and what is recorded is what was said.
 //!
 //! Needs `Xvfb`, `xdotool`, `pulseaudio`, `parec`, `paplay` and a software OpenGL (Debian: `xvfb xdotool pulseaudio
 //! pulseaudio-utils libgl1 libgl1-mesa-dri libxkbcommon-x11-0 libxcursor1 libxi6`, all of which
@@ -8,6 +8,7 @@
 
 mod desk;
 mod likeness;
+mod sides;
 
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ fn what_is_heard_is_what_is_saved_and_the_microphone_is_heard_too() {
     desk.click(520, 420);
     desk.type_text(TEXT);
     chances("what is heard", |chance| speak(&mut desk, chance));
+    sides::make(&mut desk);
+    chances("two sides", |chance| sides::listen(&mut desk, chance));
+    desk.key("ctrl+b");
     chances("what is recorded", |chance| record(&mut desk, chance));
     desk.close();
 }
@@ -81,6 +85,7 @@ fn speak(desk: &mut Desk, chance: usize) -> Result<String, String> {
 
 /// Has a virtual source speak, records it with Myna, and compares; the recording becomes the voice.
 fn record(desk: &mut Desk, chance: usize) -> Result<String, String> {
+    let voices = desk.count("voice ready");
     let said = desk.say_into_microphone();
     desk.key("ctrl+r");
     desk.await_line("listening", chance, Duration::from_secs(60));
@@ -89,7 +94,7 @@ fn record(desk: &mut Desk, chance: usize) -> Result<String, String> {
     desk.await_line("recorded", chance, Duration::from_secs(20));
     let recorded = decode(&desk.recording_path(chance)).unwrap();
     assert!(recorded.secs() > 3.0, "{} s", recorded.secs());
-    desk.await_line("voice ready", chance + 1, Duration::from_secs(60));
+    desk.await_line("voice ready", voices + 1, Duration::from_secs(60));
     let said = resample(&said.samples, said.sample_rate_hz, recorded.sample_rate_hz).unwrap();
     let place = find(&recorded.samples, &said)?;
     let words = format!("correlation {:.6} over {:.2} s", place.correlation, recorded.secs());

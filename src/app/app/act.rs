@@ -28,12 +28,12 @@ impl App {
             Action::Stop => self.stop(),
             Action::TogglePlay => self.toggle_play(),
             Action::Replay => {
-                self.put_speech_on_deck();
+                self.put_on_deck();
                 self.player.seek(0.0);
                 self.player.play();
             }
             Action::Seek(secs) => {
-                self.put_speech_on_deck();
+                self.put_on_deck();
                 self.player.seek(secs);
             }
             Action::Save => self.ask_where_to_save(),
@@ -89,6 +89,20 @@ impl App {
                 self.load_model();
             }
             Action::ReloadModel => self.load_model(),
+            Action::ShowComparison(shown) => self.show_comparison(shown),
+            Action::ComparisonSide(side, choice) => {
+                if let Some(own) = self.state.settings.compare.get_mut(side) {
+                    *own = choice;
+                }
+            }
+            Action::ComparisonModel(side) => self.choose_comparison_model(side),
+            Action::Compare => self.compare(),
+            Action::Hear(heard) => self.hear_side(heard),
+            Action::ComparisonPicture(picture) => self.state.compare.picture = picture,
+            Action::BeginTest(trials) => self.begin_test(trials),
+            Action::AnswerTest(x_is_b) => self.answer_test(x_is_b),
+            Action::EndTest => self.end_test(),
+            Action::SaveComparison => self.ask_where_to_save_comparison(),
             Action::Theme(theme) => self.state.settings.theme = theme,
             Action::ShowSettings(shown) => self.state.settings.settings_open = Some(shown),
             Action::ShowSampling(shown) => self.state.settings.sampling_open = shown,
@@ -96,13 +110,13 @@ impl App {
         }
     }
 
-    fn reply(&self, choice: impl FnOnce(PathBuf) -> Inbound + Send + 'static) -> crate::dialogs::Reply {
+    pub(super) fn reply(&self, choice: impl FnOnce(PathBuf) -> Inbound + Send + 'static) -> crate::dialogs::Reply {
         let post = self.post.clone();
         Box::new(move |path| post.send(path.map_or(Inbound::Nothing, choice)))
     }
 
-    fn set_speak(&mut self, change: impl FnOnce(&mut SpeakSettings)) {
-        let Some(title) = self.state.model.info().map(|info| info.title.clone()) else { return };
+    pub(super) fn set_speak(&mut self, change: impl FnOnce(&mut SpeakSettings)) {
+        let Some(title) = self.state.model.described().map(|info| info.title.clone()) else { return };
         let mut speak = self.state.speak();
         change(&mut speak);
         self.state.settings.speak.insert(title, speak);
@@ -111,6 +125,10 @@ impl App {
     // The model.
 
     pub(super) fn load_model(&mut self) {
+        if self.comparing.is_some() {
+            // It is loaded when the comparison is over.
+            return;
+        }
         let (settings, offers) = (&mut self.state.settings, &self.state.offers);
         // Settings may come from a build that could do more.
         if !offers.precisions.contains(&settings.precision) {
@@ -276,7 +294,7 @@ impl App {
         let playing = matches!(self.state.player.state, PlayState::Playing | PlayState::Buffering);
         if self.state.on_deck == OnDeck::Clip(id) && playing {
             self.player.pause();
-            self.put_speech_on_deck();
+            self.put_on_deck();
             return;
         }
         let Some(clip) = self.state.library.get(id) else { return };
@@ -331,7 +349,7 @@ impl App {
         if self.state.settings.text.trim().is_empty() {
             return;
         }
-        if matches!(self.state.model, ModelState::Failed(_) | ModelState::Absent) {
+        if matches!(self.state.model, ModelState::Failed(_) | ModelState::Absent | ModelState::Aside(_)) {
             return;
         }
         if matches!(self.state.voice, VoiceState::Failed(_)) {
@@ -387,9 +405,10 @@ impl App {
         }
     }
 
-    fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.wish = None;
         self.listening = None;
+        self.cancel_comparison();
         self.link.cancel_speak();
         if self.state.job.is_busy() {
             self.state.job = JobState::Stopped(self.state.job.stats().copied().unwrap_or_default());
@@ -398,33 +417,34 @@ impl App {
             recorder.cancel();
         }
         self.player.stop();
-        self.put_speech_on_deck();
+        self.put_on_deck();
     }
 
     fn toggle_play(&mut self) {
-        if self.state.on_deck == OnDeck::Speech
-            && matches!(self.state.player.state, PlayState::Playing | PlayState::Buffering)
-        {
+        let playing = matches!(self.state.player.state, PlayState::Playing | PlayState::Buffering);
+        if playing && !matches!(self.state.on_deck, OnDeck::Clip(_)) {
             self.player.pause();
             return;
         }
         self.listening = None;
-        self.put_speech_on_deck();
+        self.put_on_deck();
         self.player.play();
     }
 
-    /// Takes the speech up again after a clip was listened to.
-    fn put_speech_on_deck(&mut self) {
-        if self.state.on_deck == OnDeck::Speech {
+    /// Takes up what the deck shows, the speech or the comparison, after something else was listened to.
+    pub(super) fn put_on_deck(&mut self) {
+        let wanted = if self.state.shows_comparison() { OnDeck::Comparison } else { OnDeck::Speech };
+        if self.state.on_deck == wanted {
             return;
         }
-        self.state.on_deck = OnDeck::Speech;
-        match &self.state.take {
-            Some(take) => {
+        self.state.on_deck = wanted;
+        match (wanted, self.state.compare.done(), &self.state.take) {
+            (OnDeck::Comparison, Some(compared), _) => self.player.load_pair(compared.takes.clone(), false),
+            (_, _, Some(take)) => {
                 self.player.load(take.clone(), false);
                 self.player.seek(self.state.take_player.position_secs);
             }
-            None => self.player.clear(),
+            (_, _, None) => self.player.clear(),
         }
     }
 
@@ -449,24 +469,11 @@ impl App {
         self.state.settings.save_folder = path.parent().map(Path::to_owned);
         self.state.saving = true;
         self.post.work("saver", move || {
-            let done = write(&path, &take.to_pcm(), choice, &source.provenance());
+            // Hashes the voice: not for the window's thread.
+            let about = Provenance::of(&source.model, &source.voice, &source.settings);
+            let done = write(&path, &take.to_pcm(), choice, &about);
             Inbound::Saved(path, done)
         });
-    }
-}
-
-impl TakeSource {
-    /// What the file says about where it comes from. Hashes the voice: not for the window's thread.
-    fn provenance(&self) -> Provenance {
-        Provenance {
-            software: Provenance::software(),
-            kind: Provenance::KIND.to_owned(),
-            model: format!("{}, {}", self.model.title, self.model.precision.name()),
-            model_hash: self.model.model_hash.clone(),
-            voice: self.voice.name.clone(),
-            voice_hash: self.voice.hash(),
-            settings: self.settings.clone(),
-        }
     }
 }
 
@@ -486,7 +493,7 @@ fn file_stem(text: &str) -> String {
 }
 
 /// A seed from the clock, short enough to be read out.
-fn fresh_seed() -> u64 {
+pub(super) fn fresh_seed() -> u64 {
     let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
     nanos.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40
 }

@@ -8,6 +8,7 @@ use myna_engine::protocol::{Event, ModelInfo, Pcm, Stats};
 
 use super::{App, VoiceKey};
 use crate::clip_check::Report;
+use crate::comparison::Compared;
 use crate::engine_link::Subject;
 use crate::library::{self, ClipId, Reading, Sound};
 use crate::player::Take;
@@ -42,6 +43,14 @@ pub(super) enum Inbound {
     ModelChosen(PathBuf),
     /// A place for the take was chosen.
     PlaceChosen(PathBuf),
+    /// A folder with a model was chosen for a side of the comparison.
+    SideModelChosen(usize, PathBuf),
+    /// How far the comparison is, and what is being done.
+    Comparing(f32, String),
+    /// Two settings were compared, or not.
+    Compared(Result<Arc<Compared>>),
+    /// A folder for the comparison was chosen.
+    ComparisonPlaceChosen(PathBuf),
     /// A dialog was closed without a choice.
     Nothing,
     /// The take was written, or not.
@@ -102,6 +111,10 @@ impl App {
                 self.load_model();
             }
             Inbound::PlaceChosen(path) => self.save_to(path),
+            Inbound::SideModelChosen(side, path) => self.side_model_chosen(side, path),
+            Inbound::Comparing(fraction, what) => self.comparing(fraction, what),
+            Inbound::Compared(made) => self.compared(made),
+            Inbound::ComparisonPlaceChosen(folder) => self.save_comparison(folder),
             Inbound::Nothing => {}
             Inbound::Saved(path, done) => {
                 self.state.saving = false;
@@ -165,6 +178,7 @@ impl App {
                 self.state.model = ModelState::Failed(error);
                 self.lose_model("The model could not be loaded.");
             }
+            Event::Unloaded if self.begin_comparison() => {}
             Event::Unloaded => {
                 self.state.model = ModelState::Absent;
                 self.lose_model("The model was unloaded.");

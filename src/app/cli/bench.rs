@@ -17,9 +17,11 @@ use myna_engine::trace::Trace;
 use serde::Serialize;
 
 use super::job::VoiceChoice;
-use super::report::{peak_rss_bytes, print_json, print_line};
+use super::report::{print_json, print_line};
 use super::say::SettingsArgs;
 use super::{ModelArgs, PrecisionArg};
+use crate::machine::{load_average, peak_rss_bytes};
+use crate::speech_measure::median;
 
 /// Options of `myna bench`.
 #[derive(Debug, Args)]
@@ -282,21 +284,6 @@ fn cpu_ms() -> f64 {
     let fields = text.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
     let ticks = fields.skip(USER_AND_SYSTEM.start).take(USER_AND_SYSTEM.len());
     ticks.filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() * 10.0
-}
-
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => 0.0,
-        n if n % 2 == 1 => values[n / 2],
-        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
-    }
-}
-
-/// How many programs wanted a core during the last minute; 0 where the system does not say.
-pub(super) fn load_average() -> f64 {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split_whitespace().next().and_then(|first| first.parse().ok()).unwrap_or(0.0)
 }
 
 fn table(r: &BenchReport) -> String {

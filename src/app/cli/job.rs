@@ -83,13 +83,8 @@ impl JobArgs {
             None => Arc::new(SeededNoise::new(settings.seed)),
         };
         let (voice, voice_ms) = self.voice.load(&model, &trace)?;
-        // An interrupted job ends at its next step and leaves no half a file.
-        let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register(signal, interrupted.clone()).context("interrupts cannot be caught")?;
-        }
-        let cancel = CancelToken::from(interrupted);
-        let sink = self.output.open(&provenance(&model, &voice, &settings))?;
+        let cancel = interruption()?;
+        let sink = self.output.open(&Provenance::of(model.info(), &voice, &settings))?;
         Ok(Job { model, voice, trace, noise, settings, cancel, sink, voice_ms })
     }
 
@@ -105,6 +100,15 @@ impl Job {
     pub fn report(&self, stats: Stats) -> Report {
         Report::new(self.model.info(), stats, self.voice_ms, self.settings.seed)
     }
+}
+
+/// Raised by Ctrl+C: an interrupted job ends at its next step and leaves no half a file.
+pub(super) fn interruption() -> anyhow::Result<CancelToken> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, interrupted.clone()).context("interrupts cannot be caught")?;
+    }
+    Ok(CancelToken::from(interrupted))
 }
 
 impl VoiceChoice {
@@ -140,18 +144,4 @@ pub(super) fn stem(path: &Path) -> String {
 
 fn is_voice_file(path: &Path) -> bool {
     path.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors") || e.eq_ignore_ascii_case("pt"))
-}
-
-/// What a file says about where it comes from.
-pub(super) fn provenance(model: &Model, voice: &Voice, settings: &SpeakSettings) -> Provenance {
-    let info = model.info();
-    Provenance {
-        software: Provenance::software(),
-        kind: Provenance::KIND.to_owned(),
-        model: format!("{} {}", info.title, info.precision.name()),
-        model_hash: info.model_hash.clone(),
-        voice: voice.name.clone(),
-        voice_hash: voice.hash(),
-        settings: settings.clone(),
-    }
 }

@@ -5,6 +5,8 @@ use std::io::Write;
 use myna_engine::protocol::{ModelInfo, Stats};
 use serde::Serialize;
 
+use crate::machine::peak_rss_bytes;
+
 /// Figures of one job. Names are stable.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -84,21 +86,4 @@ pub fn print_line(line: &str) -> anyhow::Result<()> {
 #[allow(clippy::print_stderr)]
 pub fn print_note(text: &str) {
     eprintln!("{text}");
-}
-
-/// The largest resident size of this process so far; 0 where the system does not say.
-pub fn peak_rss_bytes() -> u64 {
-    status_bytes("VmHWM:")
-}
-
-/// Memory of this process that is not that of its files; 0 where the system does not say.
-pub fn own_memory_bytes() -> u64 {
-    status_bytes("RssAnon:")
-}
-
-fn status_bytes(field: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(field));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
 }

@@ -9,8 +9,8 @@ use std::path::Path;
 use hound::{SampleFormat, WavSpec};
 use myna_engine::dsp::loudness::gain_to;
 use myna_engine::files::AtomicFile;
-use myna_engine::protocol::SpeakSettings;
-use myna_engine::{Error, Result};
+use myna_engine::protocol::{ModelInfo, SpeakSettings};
+use myna_engine::{Error, Result, Voice};
 use serde::{Deserialize, Serialize};
 
 use self::flac::FlacFile;
@@ -89,6 +89,19 @@ pub struct Provenance {
 impl Provenance {
     /// What every file of ours says it is.
     pub const KIND: &'static str = "AI-generated speech";
+
+    /// Of what this model says in this voice; hashes the voice.
+    pub fn of(model: &ModelInfo, voice: &Voice, settings: &SpeakSettings) -> Self {
+        Self {
+            software: Self::software(),
+            kind: Self::KIND.to_owned(),
+            model: format!("{} {}", model.title, model.precision.name()),
+            model_hash: model.model_hash.clone(),
+            voice: voice.name.clone(),
+            voice_hash: voice.hash(),
+            settings: settings.clone(),
+        }
+    }
 
     /// The software's name and version.
     pub fn software() -> String {

@@ -1,4 +1,6 @@
-//! The deck at the bottom: the waveform, the transport, and the figures.
+//! The deck at the bottom: the waveform, the transport, and the figures; for a comparison the switch in their place.
+
+use std::sync::Arc;
 
 use eframe::egui::{Align, Layout, Popup, PopupCloseBehavior, RichText, Slider, Ui};
 
@@ -19,7 +21,8 @@ const FIGURE: f32 = 84.0;
 /// The deck.
 pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     let player = speech_player(state);
-    let take = state.take.as_deref();
+    let take = if state.shows_comparison() { state.compare.shown_take() } else { state.take.as_ref() };
+    let take = take.map(Arc::as_ref);
     let empty = match &state.job {
         JobState::Waiting => "",
         JobState::Speaking(_) => "The first words are on their way",
@@ -33,13 +36,22 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
         actions.push(Action::Seek(secs));
     }
     ui.horizontal(|ui| transport(ui, state, &player, take, actions));
-    ui.horizontal(|ui| figures(ui, state, &player));
+    ui.horizontal(|ui| {
+        if state.shows_comparison() {
+            super::compare::switch(ui, state, actions);
+        } else {
+            figures(ui, state, &player);
+        }
+    });
 }
 
-/// The player as far as the speech is concerned; it may hold a clip at the moment.
+/// The player as far as what is shown is concerned; it may hold a clip at the moment.
 fn speech_player(state: &State) -> PlayerStatus {
-    if state.on_deck == OnDeck::Speech {
+    let shown = if state.shows_comparison() { OnDeck::Comparison } else { OnDeck::Speech };
+    if state.on_deck == shown {
         state.player.clone()
+    } else if shown == OnDeck::Comparison {
+        PlayerStatus { state: PlayState::Paused, device: state.player.device.clone(), ..PlayerStatus::default() }
     } else {
         PlayerStatus { state: PlayState::Paused, device: state.player.device.clone(), ..state.take_player.clone() }
     }
@@ -69,7 +81,11 @@ fn transport(ui: &mut Ui, state: &State, player: &PlayerStatus, take: Option<&Ta
     ui.add_space(GAP);
     ui.label(RichText::new(remark(state, player)).color(p.weak));
     ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
-        save(ui, state, sound, actions);
+        if state.shows_comparison() {
+            save_both(ui, state, actions);
+        } else {
+            save(ui, state, sound, actions);
+        }
         ui.add_space(GAP);
         volume(ui, state, actions);
     });
@@ -77,6 +93,9 @@ fn transport(ui: &mut Ui, state: &State, player: &PlayerStatus, take: Option<&Ta
 
 /// What goes on, in a word or two.
 fn remark(state: &State, player: &PlayerStatus) -> String {
+    if state.shows_comparison() {
+        return String::new();
+    }
     match (&state.job, player.state) {
         (JobState::Failed(_), _) => String::new(),
         (_, _) if matches!(player.device, DeviceState::Missing { .. }) => "no sound device; saving works".to_owned(),
@@ -104,6 +123,14 @@ fn volume(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     }
     let (rect, _) = ui.allocate_exact_size(eframe::egui::vec2(20.0, 20.0), eframe::egui::Sense::hover());
     Icon::Speaker.paint(ui.painter(), rect, palette(ui).weak);
+}
+
+fn save_both(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+    let label = if state.saving { "Saving…" } else { "Save both" };
+    let tip = "Both takes and a report, into a folder (Ctrl+S)";
+    if quiet_button(ui, Some(Icon::Save), label, !state.saving).on_hover_text(tip).clicked() {
+        actions.push(Action::SaveComparison);
+    }
 }
 
 fn save(ui: &mut Ui, state: &State, sound: bool, actions: &mut Vec<Action>) {

@@ -2,7 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use eframe::egui::{Align, Checkbox, DragValue, Label, Layout, RichText, ScrollArea, Slider, Ui, emath::Numeric};
+use eframe::egui::{
+    Align, Checkbox, DragValue, Label, Layout, RichText, ScrollArea, Slider, Ui, WidgetText, emath::Numeric,
+};
 use myna_engine::Variant;
 use myna_engine::protocol::{DeviceKind, Precision, SpeakSettings};
 use myna_engine::variant::VariantSpec;
@@ -14,7 +16,7 @@ use crate::theme::{self, GAP, SECTION, palette};
 use crate::widgets::{Icon, combo, fold, icon_button, keep_from_bar, quiet_button, section};
 
 /// Width of a list to choose from, in points.
-const COMBO: f32 = 136.0;
+pub(super) const COMBO: f32 = 136.0;
 
 /// The panel.
 pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
@@ -82,7 +84,7 @@ fn sampling(ui: &mut Ui, state: &State, speak: &mut SpeakSettings) {
         &mut speak.repetition_penalty,
         1.0..=2.0,
     );
-    let guard = state.model.info().is_none_or(|info| info.variant == Variant::MultilingualV2);
+    let guard = state.model.described().is_none_or(|info| info.variant == Variant::MultilingualV2);
     let tip = "Watches that the text is followed, and ends a sentence that runs on";
     let why = "Only Chatterbox Multilingual v2 has an alignment guard";
     ui.add_enabled_ui(guard, |ui| ui.add(Checkbox::new(&mut speak.alignment_guard, "Alignment guard")))
@@ -93,7 +95,7 @@ fn sampling(ui: &mut Ui, state: &State, speak: &mut SpeakSettings) {
 
 /// Why a setting has no effect with the loaded model, if it has none.
 fn lacks(state: &State, has: impl Fn(&VariantSpec) -> bool, what: &str) -> Option<String> {
-    let info = state.model.info().filter(|info| !has(info.variant.spec()))?;
+    let info = state.model.described().filter(|info| !has(info.variant.spec()))?;
     Some(format!("{} has no {what}", info.title))
 }
 
@@ -153,27 +155,37 @@ fn seed(ui: &mut Ui, state: &State, speak: &mut SpeakSettings, actions: &mut Vec
 
 fn machine(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     section(ui, "Engine");
-    let title = |precision: Precision| match precision {
+    let only = "This build of Myna computes with nothing else";
+    if let Some(chosen) =
+        choice(ui, "Precision", only, state.settings.precision, &state.offers.precisions, precision_title)
+    {
+        actions.push(Action::Precision(chosen));
+    }
+    let only = "This build of Myna runs on nothing else";
+    if let Some(chosen) = choice(ui, "Runs on", only, state.settings.device, &state.offers.devices, device_title) {
+        actions.push(Action::Device(chosen));
+    }
+    if let Some(info) = state.model.described() {
+        ui.add(Label::new(RichText::new(&info.device).font(theme::caption()).color(palette(ui).weak)).wrap());
+    }
+}
+
+/// How weights are stored, for people.
+pub(super) fn precision_title(precision: Precision) -> &'static str {
+    match precision {
         Precision::F32 => "32-bit floats",
         Precision::F16 => "16-bit floats",
         Precision::Bf16 => "16-bit brain floats",
         Precision::Int8 => "8-bit integers",
-    };
-    let only = "This build of Myna computes with nothing else";
-    if let Some(chosen) = choice(ui, "Precision", only, state.settings.precision, &state.offers.precisions, title) {
-        actions.push(Action::Precision(chosen));
     }
-    let title = |device: DeviceKind| match device {
+}
+
+/// A processor, for people.
+pub(super) fn device_title(device: DeviceKind) -> &'static str {
+    match device {
         DeviceKind::Cpu => "Processor",
         DeviceKind::Cuda => "NVIDIA GPU",
         DeviceKind::Metal => "Apple GPU",
-    };
-    let only = "This build of Myna runs on nothing else";
-    if let Some(chosen) = choice(ui, "Runs on", only, state.settings.device, &state.offers.devices, title) {
-        actions.push(Action::Device(chosen));
-    }
-    if let Some(info) = state.model.info() {
-        ui.add(Label::new(RichText::new(&info.device).font(theme::caption()).color(palette(ui).weak)).wrap());
     }
 }
 
@@ -217,20 +229,21 @@ fn sound(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
 }
 
 /// A choice among what there is; where there is only one thing, that is said and cannot be changed.
-fn choice<T: Copy + PartialEq>(
+pub(super) fn choice<T: Copy + PartialEq, W: Into<WidgetText>>(
     ui: &mut Ui,
     name: &str,
     only: &str,
     current: T,
     all: &[T],
-    title: impl Fn(T) -> &'static str,
+    title: impl Fn(T) -> W,
 ) -> Option<T> {
     let mut chosen = current;
     ui.horizontal(|ui| {
         ui.label(name);
         ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
             if all.len() < 2 {
-                ui.label(RichText::new(title(current)).color(palette(ui).weak)).on_hover_text(only);
+                let text: WidgetText = title(current).into();
+                ui.label(text.color(palette(ui).weak)).on_hover_text(only);
                 return;
             }
             ui.name_inputs(name, |ui| {

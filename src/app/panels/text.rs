@@ -6,8 +6,7 @@ use eframe::egui::{
 };
 
 use crate::action::Action;
-use crate::library::Reading;
-use crate::state::{JobState, ModelState, State, VoiceState, estimated_secs};
+use crate::state::{JobState, State, estimated_secs};
 use crate::theme::{self, EditorType, GAP, palette};
 use crate::widgets::{Icon, chip, combo, lay_out, primary_button, quiet_button};
 
@@ -54,7 +53,7 @@ pub fn show(ui: &mut Ui, state: &mut State, actions: &mut Vec<Action>) {
 }
 
 fn tags(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
-    let Some(info) = state.model.info().filter(|info| !info.tags.is_empty()) else { return };
+    let Some(info) = state.model.described().filter(|info| !info.tags.is_empty()) else { return };
     ui.horizontal_wrapped(|ui| {
         ui.spacing_mut().item_spacing = vec2(6.0, 6.0);
         for tag in &info.tags {
@@ -129,7 +128,7 @@ fn put_cursor(ui: &Ui, id: Id, characters: usize) {
 }
 
 fn language(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
-    let Some(info) = state.model.info().filter(|info| !info.languages.is_empty()) else { return };
+    let Some(info) = state.model.described().filter(|info| !info.languages.is_empty()) else { return };
     let mut speak = state.speak();
     let current = speak.language.clone().unwrap_or_else(|| "en".to_owned());
     let mut chosen = current.clone();
@@ -171,23 +170,10 @@ fn speak_button(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
         ui.label(RichText::new(words).color(palette(ui).weak));
         return;
     }
-    let obstacle = obstacle(state);
+    let obstacle = state.obstacle();
     let hint = obstacle.unwrap_or("Ctrl+Enter");
     if primary_button(ui, Icon::Play, "Speak", hint, obstacle.is_none()).clicked() {
         actions.push(Action::Speak);
-    }
-}
-
-/// Why nothing can be spoken now, in words.
-fn obstacle(state: &State) -> Option<&'static str> {
-    if state.settings.text.trim().is_empty() {
-        return Some("There is no text yet");
-    }
-    match (&state.model, &state.voice, state.clip().map(|clip| &clip.reading)) {
-        (ModelState::Failed(_) | ModelState::Absent, _, _) => Some("There is no model to speak with"),
-        (_, _, None) => Some("There is no voice yet"),
-        (_, VoiceState::Failed(_), _) | (_, _, Some(Reading::Failed(_))) => Some("This voice cannot be used"),
-        _ => None,
     }
 }
 

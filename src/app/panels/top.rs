@@ -1,13 +1,11 @@
 //! The bar at the top: the name, the model and how it stands, theme and settings; and messages below it.
 
-use eframe::egui::{
-    Align, Align2, Color32, Frame, Layout, Popup, Rect, RichText, Role, Sense, Ui, WidgetInfo, pos2, vec2,
-};
+use eframe::egui::{Align, Align2, Color32, Frame, Layout, Popup, Rect, RichText, Sense, Ui, pos2, vec2};
 
 use crate::action::Action;
 use crate::state::{ModelState, State, ThemeChoice, Tone};
 use crate::theme::{self, GAP, MARGIN, RADIUS, palette};
-use crate::widgets::{Icon, icon_button, quiet_button, sentence};
+use crate::widgets::{Icon, icon_button, progress, quiet_button, sentence};
 
 /// The bar.
 pub fn show(ui: &mut Ui, state: &State, settings_shown: bool, actions: &mut Vec<Action>) {
@@ -23,6 +21,11 @@ pub fn show(ui: &mut Ui, state: &State, settings_shown: bool, actions: &mut Vec<
                 actions.push(Action::ShowSettings(!settings_shown));
             }
             theme_menu(ui, state, actions);
+            let compared = state.compare.open;
+            let name = if compared { "Back to the text (Ctrl+B)" } else { "Compare two settings (Ctrl+B)" };
+            if icon_button(ui, Icon::Compare, name, true).clicked() {
+                actions.push(Action::ShowComparison(!compared));
+            }
             ui.with_layout(Layout::left_to_right(Align::Center), |ui| model(ui, state, actions));
         });
     });
@@ -64,9 +67,14 @@ fn model(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
             }
         }
         ModelState::Loading { fraction, part } => {
-            progress(ui, *fraction);
+            progress(ui, 96.0, *fraction, "Loading");
             let text = if part.is_empty() { "Loading the model".to_owned() } else { format!("Loading {part}") };
             ui.label(RichText::new(text).color(p.weak));
+        }
+        ModelState::Aside(info) => {
+            dot(ui, p.faint);
+            ui.label(&info.title);
+            ui.label(RichText::new("put aside while two settings are compared").color(p.weak));
         }
         ModelState::Ready(info) => {
             dot(ui, p.good);
@@ -101,16 +109,6 @@ fn model(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
 fn dot(ui: &mut Ui, color: Color32) {
     let (rect, _) = ui.allocate_exact_size(vec2(10.0, 10.0), Sense::hover());
     ui.painter().circle_filled(rect.center(), 3.5, color);
-}
-
-fn progress(ui: &mut Ui, fraction: f32) {
-    let (rect, response) = ui.allocate_exact_size(vec2(96.0, 6.0), Sense::hover());
-    let percent = (fraction * 100.0).round();
-    response.widget_info(|| WidgetInfo::labeled(Role::ProgressIndicator, true, format!("Loading {percent} %")));
-    let p = palette(ui);
-    ui.painter().rect_filled(rect, 3.0, p.line);
-    let done = Rect::from_min_size(rect.min, vec2(rect.width() * fraction.clamp(0.02, 1.0), rect.height()));
-    ui.painter().rect_filled(done, 3.0, p.accent);
 }
 
 /// Messages, each with a way to close it.

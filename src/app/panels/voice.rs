@@ -69,7 +69,7 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
 
 /// Whether to say that the small model follows human voices only roughly.
 fn shows_honest_line(state: &State) -> bool {
-    state.model.info().is_some_and(|info| info.embedded) && state.clip().is_some_and(Clip::is_own)
+    state.model.described().is_some_and(|info| info.embedded) && state.clip().is_some_and(Clip::is_own)
 }
 
 fn row(ui: &mut Ui, state: &State, clip: &Clip, actions: &mut Vec<Action>) -> Response {
@@ -155,7 +155,7 @@ fn chosen(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
                 });
             });
             let secs = sound.pcm.secs();
-            let (t3, s3gen) = state.model.info().map_or((6.0, 10.0), |info| info.reference_secs);
+            let (t3, s3gen) = state.model.described().map_or((6.0, 10.0), |info| info.reference_secs);
             let wave = ClipWave {
                 peaks: &sound.peaks,
                 secs,

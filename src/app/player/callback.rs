@@ -1,12 +1,16 @@
 //! What runs on the sound card's thread: copies, scales, zeroes and bumps atomics, and nothing else.
 //!
 //! Wherever sound stops (underrun, pause, seek) its last value decays to zero over five milliseconds, and wherever it
-//! resumes it fades in as long, so that no step is ever heard.
+//! resumes it fades in as long, so that no step is ever heard. A frame holds both sides of a pair that is compared (twice
+//! the same of everything else); which one is heard is decided here, at the last moment, and changes within the same time.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rtrb::Consumer;
+
+/// Both sides of a pair at one moment.
+pub type PairFrame = [f32; 2];
 
 /// No frame in particular.
 const NEVER: u64 = u64::MAX;
@@ -34,6 +38,7 @@ pub struct Shared {
     fade_in: AtomicBool,
     orders: AtomicU32,
     volume: AtomicU32,
+    second: AtomicBool,
     consumed: AtomicU64,
     discard_to: AtomicU64,
     end_at: AtomicU64,
@@ -53,6 +58,7 @@ impl Shared {
             fade_in: AtomicBool::new(false),
             orders: AtomicU32::new(0),
             volume: AtomicU32::new(volume.to_bits()),
+            second: AtomicBool::new(false),
             consumed: AtomicU64::new(0),
             discard_to: AtomicU64::new(0),
             end_at: AtomicU64::new(NEVER),
@@ -72,6 +78,11 @@ impl Shared {
     /// Loudness, 1 as it is.
     pub fn set_volume(&self, volume: f32) {
         self.volume.store(volume.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Lets the second side of a pair be heard, or the first.
+    pub fn set_second(&self, second: bool) {
+        self.second.store(second, Ordering::Relaxed);
     }
 
     /// Forgets all frames before `frame`; what follows them fades in or not. Call before pushing what follows.
@@ -134,22 +145,25 @@ impl Shared {
 /// The sound card's side of the ring.
 #[derive(Debug)]
 pub struct Callback {
-    ring: Consumer<f32>,
+    ring: Consumer<PairFrame>,
     shared: std::sync::Arc<Shared>,
     volume: f32,
     orders_seen: u32,
     sounding: bool,
     fade: f32,
     fade_step: f32,
+    /// Share of the second side.
+    blend: f32,
     last: f32,
     tail: f32,
     tail_step: f32,
 }
 
 impl Callback {
-    /// Plays what comes out of `ring`, mono at `rate_hz`.
-    pub fn new(ring: Consumer<f32>, shared: std::sync::Arc<Shared>, rate_hz: u32) -> Self {
+    /// Plays what comes out of `ring`, one side of it, at `rate_hz`.
+    pub fn new(ring: Consumer<PairFrame>, shared: std::sync::Arc<Shared>, rate_hz: u32) -> Self {
         let volume = f32::from_bits(shared.volume.load(Ordering::Relaxed));
+        let blend = f32::from(u8::from(shared.second.load(Ordering::Relaxed)));
         let fade_step = 1.0 / (FADE_SECS * rate_hz as f32).max(1.0);
         Self {
             ring,
@@ -159,6 +173,7 @@ impl Callback {
             sounding: false,
             fade: 1.0,
             fade_step,
+            blend,
             last: 0.0,
             tail: 0.0,
             tail_step: 0.0,
@@ -205,9 +220,13 @@ impl Callback {
         let n = out.len() / channels;
         let Ok(chunk) = self.ring.read_chunk(n) else { return out.fill(0.0) };
         let (a, b) = chunk.as_slices();
-        let (mut fade, mut tail, mut volume) = (self.fade, self.tail, self.volume);
-        for (frame, &sample) in out.chunks_mut(channels).zip(a.iter().chain(b)) {
+        let (mut fade, mut tail, mut volume, mut blend) = (self.fade, self.tail, self.volume, self.blend);
+        let blend_step = if self.shared.second.load(Ordering::Relaxed) { self.fade_step } else { -self.fade_step };
+        for (frame, &[first, second]) in out.chunks_mut(channels).zip(a.iter().chain(b)) {
             volume += volume_step;
+            blend = (blend + blend_step).clamp(0.0, 1.0);
+            // The two are alike, so that a sum of one keeps the level; at either end it is that side to the bit.
+            let sample = first * (1.0 - blend) + second * blend;
             let value = sample * volume * fade + tail;
             frame.fill(value);
             self.last = value;
@@ -215,7 +234,7 @@ impl Callback {
             tail = decay(tail, self.tail_step);
         }
         chunk.commit_all();
-        (self.fade, self.tail) = (fade, tail);
+        (self.fade, self.tail, self.blend) = (fade, tail, blend);
         self.sounding |= n > 0;
     }
 

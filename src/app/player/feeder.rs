@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, TryRecvError};
 use myna_engine::protocol::{AudioChunk, SAMPLE_RATE_HZ};
 use rtrb::{Producer, RingBuffer};
 
-use super::callback::{Callback, Fault, Shared};
+use super::callback::{Callback, Fault, PairFrame, Shared};
 use super::output::{Opened, Output};
 use super::pace::Pace;
 use super::resample::StreamResampler;
@@ -31,8 +31,9 @@ const REST: Duration = Duration::from_secs(20);
 struct Line {
     opened: Opened,
     shared: Arc<Shared>,
-    ring: Producer<f32>,
-    resampler: StreamResampler,
+    ring: Producer<PairFrame>,
+    /// One for each side of a pair; the second waits where there is no pair.
+    resamplers: [StreamResampler; 2],
     pushed: u64,
     /// Frame and sample at which the present stretch of playback began.
     base_frame: u64,
@@ -46,6 +47,8 @@ struct Line {
 /// What is playing now.
 struct Track {
     take: Arc<Take>,
+    /// The second side of a pair, as long as the first.
+    twin: Option<Arc<Take>>,
     audio: Option<Receiver<AudioChunk>>,
     /// Next sample of the take that goes to the ring.
     cursor: usize,
@@ -60,6 +63,8 @@ pub(super) struct Feeder {
     output: Box<dyn Output>,
     device: Option<String>,
     volume: f32,
+    /// Whether the second side of a pair is heard.
+    second: bool,
     line: Option<Line>,
     trouble: Option<String>,
     retry_at: Option<Instant>,
@@ -69,7 +74,8 @@ pub(super) struct Feeder {
     last_rtf: Option<f32>,
     devices: Vec<super::DeviceName>,
     buffer: Vec<f32>,
-    staged: Vec<f32>,
+    staged: [Vec<f32>; 2],
+    frames: Vec<PairFrame>,
 }
 
 impl Feeder {
@@ -78,6 +84,7 @@ impl Feeder {
             output,
             device,
             volume,
+            second: false,
             line: None,
             trouble: None,
             retry_at: None,
@@ -87,7 +94,8 @@ impl Feeder {
             last_rtf: None,
             devices: Vec::new(),
             buffer: vec![0.0; READ_SAMPLES],
-            staged: Vec::new(),
+            staged: Default::default(),
+            frames: Vec::new(),
         }
     }
 
@@ -110,13 +118,19 @@ impl Feeder {
             Command::Open => self.open_line(now),
             Command::Begin { take, audio, pressed, expected_secs } => {
                 let pace = Pace::new(now, self.last_rtf, expected_secs);
-                self.set_track(take, Some(audio), pressed, pace, now);
+                self.set_track(take, None, Some(audio), pressed, pace, now);
             }
-            Command::Load { take, play } => {
-                self.set_track(take, None, None, Pace::new(now, None, 0.0), now);
+            Command::Load { take, twin, play } => {
+                self.set_track(take, twin, None, None, Pace::new(now, None, 0.0), now);
                 if !play {
                     self.state = PlayState::Paused;
                     self.gate(false);
+                }
+            }
+            Command::Second(second) => {
+                self.second = second;
+                if let Some(line) = &self.line {
+                    line.shared.set_second(second);
                 }
             }
             Command::Play => self.play(now),
@@ -194,12 +208,13 @@ impl Feeder {
     fn set_track(
         &mut self,
         take: Arc<Take>,
+        twin: Option<Arc<Take>>,
         audio: Option<Receiver<AudioChunk>>,
         pressed: Option<Instant>,
         pace: Pace,
         now: Instant,
     ) {
-        self.track = Some(Track { take, audio, cursor: 0, pressed, first_audio: None, underruns: 0, pace });
+        self.track = Some(Track { take, twin, audio, cursor: 0, pressed, first_audio: None, underruns: 0, pace });
         self.state = PlayState::Buffering;
         self.idle_since = None;
         if self.line.is_none() {
@@ -314,20 +329,31 @@ impl Feeder {
 
     fn fill(&mut self) {
         let (Some(line), Some(track)) = (&mut self.line, &mut self.track) else { return };
-        while line.ring.slots() >= line.resampler.most_out(READ_SAMPLES) {
+        let [first, second] = &mut self.staged;
+        while line.ring.slots() >= line.resamplers[0].most_out(READ_SAMPLES) {
             let n = track.take.read(track.cursor, &mut self.buffer);
-            self.staged.clear();
+            first.clear();
+            second.clear();
             if n > 0 {
+                line.resamplers[0].push(&self.buffer[..n], first);
+                if let Some(twin) = &track.twin {
+                    let found = twin.read(track.cursor, &mut self.buffer[..n]);
+                    self.buffer[found..n].fill(0.0);
+                    line.resamplers[1].push(&self.buffer[..n], second);
+                }
                 track.cursor += n;
-                line.resampler.push(&self.buffer[..n], &mut self.staged);
             } else if track.take.is_complete() && track.cursor >= track.take.len() && !line.flushed {
                 line.flushed = true;
-                line.resampler.finish(&mut self.staged);
+                line.resamplers[0].finish(first);
+                line.resamplers[1].finish(second);
             } else {
                 return;
             }
-            if line.ring.push_entire_slice(&self.staged).is_ok() {
-                line.pushed += self.staged.len() as u64;
+            let other = if track.twin.is_some() { &*second } else { &*first };
+            self.frames.clear();
+            self.frames.extend(first.iter().zip(other).map(|(&a, &b)| [a, b]));
+            if line.ring.push_entire_slice(&self.frames).is_ok() {
+                line.pushed += self.frames.len() as u64;
             }
             if line.flushed {
                 line.shared.set_end(line.pushed);
@@ -381,6 +407,7 @@ impl Feeder {
     fn open_line(&mut self, now: Instant) {
         let (position, was_open) = (self.position(), self.line.take().is_some());
         let shared = Arc::new(Shared::new(self.volume));
+        shared.set_second(self.second);
         let mut ring = None;
         let mut make = |rate_hz: u32| {
             let (producer, consumer) = RingBuffer::new((rate_hz as f32 * RING_SECS) as usize);
@@ -392,9 +419,9 @@ impl Feeder {
             opened = self.output.open(None, &shared, &mut make);
         }
         let line = opened.and_then(|opened| {
-            let resampler = StreamResampler::new(opened.rate_hz)?;
+            let resamplers = [StreamResampler::new(opened.rate_hz)?, StreamResampler::new(opened.rate_hz)?];
             let ring = ring.ok_or_else(|| anyhow::anyhow!("the sound device made no callback"))?;
-            Ok(Line::new(opened, shared, ring, resampler, now))
+            Ok(Line::new(opened, shared, ring, resamplers, now))
         });
         match line {
             Ok(line) => {
@@ -446,12 +473,18 @@ fn ahead(track: &Track) -> usize {
 }
 
 impl Line {
-    fn new(opened: Opened, shared: Arc<Shared>, ring: Producer<f32>, resampler: StreamResampler, now: Instant) -> Self {
+    fn new(
+        opened: Opened,
+        shared: Arc<Shared>,
+        ring: Producer<PairFrame>,
+        resamplers: [StreamResampler; 2],
+        now: Instant,
+    ) -> Self {
         Self {
             opened,
             shared,
             ring,
-            resampler,
+            resamplers,
             pushed: 0,
             base_frame: 0,
             base_sample: 0,
@@ -471,7 +504,7 @@ impl Line {
     }
 
     fn restart(&mut self, sample: usize) {
-        self.resampler.reset();
+        self.resamplers.iter_mut().for_each(StreamResampler::reset);
         self.shared.discard_to(self.pushed, sample > 0);
         self.base_frame = self.pushed;
         self.base_sample = sample;

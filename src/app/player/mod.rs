@@ -14,7 +14,7 @@ mod pace;
 mod resample;
 mod take;
 
-pub use callback::{Callback, FADE_SECS, Fault, Shared};
+pub use callback::{Callback, FADE_SECS, Fault, PairFrame, Shared};
 pub use output::{DeviceName, ListDevices, Opened, Output, Stream, SystemOutput};
 pub use resample::StreamResampler;
 pub use take::{Mark, PEAK_SAMPLES, Peak, Take, gather, peaks_of};
@@ -84,7 +84,8 @@ pub struct PlayerStatus {
 enum Command {
     Open,
     Begin { take: Arc<Take>, audio: Receiver<AudioChunk>, pressed: Option<Instant>, expected_secs: f32 },
-    Load { take: Arc<Take>, play: bool },
+    Load { take: Arc<Take>, twin: Option<Arc<Take>>, play: bool },
+    Second(bool),
     Play,
     Pause,
     Stop,
@@ -135,7 +136,17 @@ impl Player {
 
     /// Takes up a finished take.
     pub fn load(&self, take: Arc<Take>, play: bool) {
-        self.send(Command::Load { take, play });
+        self.send(Command::Load { take, twin: None, play });
+    }
+
+    /// Takes up two finished takes of the same length, of which one is heard: see [`Self::hear_second`].
+    pub fn load_pair(&self, [take, twin]: [Arc<Take>; 2], play: bool) {
+        self.send(Command::Load { take, twin: Some(twin), play });
+    }
+
+    /// Lets the second take of a pair be heard, or the first, from where the listener is.
+    pub fn hear_second(&self, second: bool) {
+        self.send(Command::Second(second));
     }
 
     /// Plays on, or from the start after the end.

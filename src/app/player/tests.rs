@@ -366,10 +366,10 @@ fn without_a_device_everything_is_kept_and_heard_when_one_appears() {
 fn a_finished_take_can_be_taken_up_with_and_without_playing() {
     let mut rig = Rig::new(24_000);
     let take = Take::from_samples(&wave(4800));
-    rig.tell(Command::Load { take: take.clone(), play: false });
+    rig.tell(Command::Load { take: take.clone(), twin: None, play: false });
     silent(&rig.listen(5));
     assert_eq!(rig.state(), PlayState::Paused);
-    rig.tell(Command::Load { take, play: true });
+    rig.tell(Command::Load { take, twin: None, play: true });
     same(&rig.listen(25)[..4800], &wave(4800)[..]);
     rig.tell(Command::Clear);
     assert_eq!((rig.state(), rig.feeder.audio().is_none()), (PlayState::Empty, true));
@@ -389,4 +389,45 @@ fn a_device_that_rests_is_woken_when_sound_is_asked_for_and_not_when_it_is_there
     let _waiting = rig.begin();
     assert!(rig.card.lock().unwrap().running);
     assert_eq!(rig.state(), PlayState::Buffering);
+}
+
+#[test]
+fn the_sides_of_a_pair_change_on_the_spot_without_a_gap_or_a_click() {
+    for rate_hz in [24_000, 44_100, 48_000] {
+        let mut rig = Rig::new(rate_hz);
+        let sides = [wave(48_000), wave(48_000).iter().map(|s| s * 0.8 + 0.05).collect::<Vec<f32>>()];
+        let [take, twin] = [0, 1].map(|i| Take::from_samples(&sides[i]));
+        rig.tell(Command::Load { take, twin: Some(twin), play: true });
+        let mut heard = Vec::new();
+        // Begins with the first; what it changes to, after so many times ten milliseconds, each time at once.
+        for (second, times) in [(false, 31), (true, 17), (false, 3), (true, 40), (true, 5), (false, 120)] {
+            rig.tell(Command::Second(second));
+            heard.push((second, rig.listen(times)));
+        }
+        let wanted = [0, 1].map(|i| myna_engine::dsp::resample::resample(&sides[i], 24_000, rate_hz).unwrap());
+        let fade = (FADE_SECS * rate_hz as f32) as usize + 1;
+        let mut at = 0;
+        for (second, part) in &heard {
+            let wanted = &wanted[usize::from(*second)];
+            let rest = part.len().min(wanted.len() - at);
+            same(&part[fade..rest], &wanted[at + fade..at + rest]);
+            at += rest;
+        }
+        let all: Vec<f32> = heard.into_iter().flat_map(|(_, part)| part).collect();
+        let natural = wanted.iter().map(|side| largest_step(side)).fold(0.0, f32::max);
+        assert!(largest_step(&all) < natural + 0.12 / fade as f32, "a click of {}", largest_step(&all));
+        assert_eq!((rig.state(), rig.feeder.status().underruns), (PlayState::Ended, 0));
+    }
+}
+
+#[test]
+fn a_side_that_was_chosen_stays_chosen_when_the_device_changes() {
+    let mut rig = Rig::new(24_000);
+    let [take, twin] = [0.2, 0.3].map(|level| Take::from_samples(&vec![level; 24_000]));
+    rig.tell(Command::Second(true));
+    rig.tell(Command::Load { take, twin: Some(twin), play: true });
+    assert!(rig.listen(10)[240..].iter().all(|s| *s == 0.3));
+    let shared = rig.card.lock().unwrap().shared.clone().unwrap();
+    shared.report(Fault::Lost);
+    assert!(rig.listen(10)[480..].iter().all(|s| *s == 0.3));
 }

@@ -47,13 +47,22 @@ pub fn quiet_button(ui: &mut Ui, icon: Option<Icon>, label: &str, enabled: bool)
 
 /// A small word that can be put into the text or switched.
 pub fn chip(ui: &mut Ui, label: &str, selected: bool) -> Response {
+    switched(ui, label, selected, Cut { font: theme::caption(), height: 24.0, pad: 8.0 })
+}
+
+/// One of several things, of which one is on.
+pub fn toggle(ui: &mut Ui, label: &str, selected: bool) -> Response {
+    switched(ui, label, selected, Cut { font: theme::semibold(13.5), height: CONTROL, pad: 16.0 })
+}
+
+fn switched(ui: &mut Ui, label: &str, selected: bool, cut: Cut) -> Response {
     let p = palette(ui);
     let coat = if selected {
         Coat { fill: p.accent_soft, hover: p.accent_soft, text: p.accent_text, line: p.accent_soft }
     } else {
         Coat { fill: Color32::TRANSPARENT, hover: p.hover, text: p.weak, line: p.line }
     };
-    paint(ui, None, label, &coat, Cut { font: theme::caption(), height: 24.0, pad: 8.0 })
+    paint(ui, None, label, &coat, cut)
 }
 
 /// A button with nothing but an icon; `label` is what it does, for the tip and for screen readers.

@@ -41,6 +41,8 @@ pub enum Icon {
     More,
     /// An upward angle.
     Less,
+    /// Two waves, one filled.
+    Compare,
 }
 
 impl Icon {
@@ -100,6 +102,10 @@ impl Icon {
             }
             Self::More => pen.line(&[(4.0, 6.2), (8.0, 10.2), (12.0, 6.2)]),
             Self::Less => pen.line(&[(4.0, 9.8), (8.0, 5.8), (12.0, 9.8)]),
+            Self::Compare => {
+                pen.frame(2.0, 2.6, 5.0, 10.8, 1.2);
+                pen.bar(9.0, 2.6, 5.0, 10.8);
+            }
         }
     }
 }

@@ -17,6 +17,17 @@ pub fn section(ui: &mut Ui, title: &str) -> Response {
     ui.label(RichText::new(title).font(theme::section()).color(palette(ui).text))
 }
 
+/// How much of something is done, 0 to 1; `what` is being done, for screen readers.
+pub fn progress(ui: &mut Ui, width: f32, fraction: f32, what: &str) {
+    let (rect, response) = ui.allocate_exact_size(vec2(width, 6.0), Sense::hover());
+    let percent = (fraction * 100.0).round();
+    response.widget_info(|| WidgetInfo::labeled(Role::ProgressIndicator, true, format!("{what} {percent} %")));
+    let p = palette(ui);
+    ui.painter().rect_filled(rect, 3.0, p.line);
+    let done = Rect::from_min_size(rect.min, vec2(rect.width() * fraction.clamp(0.02, 1.0), rect.height()));
+    ui.painter().rect_filled(done, 3.0, p.accent);
+}
+
 /// A stretch of time in few letters, given in milliseconds.
 pub fn short_time(ms: f64) -> String {
     if ms < 999.5 { format!("{ms:.0} ms") } else { format!("{:.1} s", ms / 1e3) }

@@ -9,6 +9,16 @@ use memmap2::MmapMut;
 
 use super::element::Element;
 
+/// Has the allocator give back to the system what was freed: a model that is gone leaves holes that it would keep for
+/// another one. Other allocators than the GNU one do so of themselves.
+pub fn give_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it takes locks of its own and touches nothing but free memory.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Zeros at first.
 #[derive(Debug)]
 pub(crate) enum Memory<E> {
