@@ -8,7 +8,12 @@ use hound::{SampleFormat, WavSpec, WavWriter};
 use serde_json::Value;
 
 fn myna(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_myna")).args(args).current_dir(folder).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_myna"))
+        .args(args)
+        .env("XDG_DATA_HOME", folder)
+        .current_dir(folder)
+        .output()
+        .unwrap()
 }
 
 fn json(output: &Output) -> Value {
@@ -433,4 +438,17 @@ fn two_settings_are_compared_on_the_same_words_and_equally_loud() {
     refused(at, &["ab", "--text", "Hi.", "--a", "int9"], "int9 is none of f32, f16, bf16, int8");
     refused(at, &["ab", "--text", "Hi.", "--b", "steps=x"], "x is no number of steps");
     refused(at, &["ab", "--text", "Hi.", "--b", "model=nowhere"], "there is no such folder");
+}
+
+#[test]
+fn released_models_are_listed_and_used_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let listed = done(at, &["fetch", "--to", "models", "--json"]);
+    let models = listed["models"].as_array().unwrap();
+    assert_eq!(models.len(), 5);
+    let nano = models.iter().find(|model| model["name"] == "nano").unwrap();
+    assert_eq!((nano["here"].as_bool(), nano["repo"].as_str()), (Some(false), Some("ResembleAI/chatterbox-nano")));
+    refused(at, &["fetch", "gigantic"], "english");
+    refused(at, &["say", "--text", "Hi.", "--model", "nano"], "`myna fetch nano` gets it (1.9 GB)");
 }

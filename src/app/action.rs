@@ -75,6 +75,12 @@ pub enum Action {
     ChooseModel,
     /// Take the model inside the program.
     EmbeddedModel,
+    /// Take the model in this folder.
+    UseModel(PathBuf),
+    /// Fetch the released model of this name.
+    FetchModel(&'static str),
+    /// Stop fetching; what is there is kept.
+    StopFetching,
     /// Try to load the model again.
     ReloadModel,
 

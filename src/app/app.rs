@@ -12,13 +12,14 @@ use eframe::egui::{
     Stroke, StrokeKind, ThemePreference, Ui, ViewportBuilder, ViewportCommand,
 };
 use myna_engine::Engine;
-use myna_engine::protocol::{ModelInfo, SpeakSettings};
+use myna_engine::protocol::{CancelToken, ModelInfo, SpeakSettings};
 use myna_engine::voice::Voice;
 use tracing_subscriber::EnvFilter;
 
 use crate::action::Action;
 use crate::comparison::{self, Comparer, Heard};
 use crate::dialogs::{Dialogs, SystemDialogs};
+use crate::download::{self, Hub};
 use crate::engine_link::EngineLink;
 use crate::frame_times::{self, FrameTimes, variant_name};
 use crate::library::ClipId;
@@ -26,11 +27,12 @@ use crate::panels;
 use crate::player::{Output, PlayState, Player, SystemOutput, Wake};
 use crate::recorder::{Microphone, Recorder, SystemMicrophone};
 use crate::settings_file::SettingsFile;
-use crate::state::{Offers, OnDeck, State, ThemeChoice};
+use crate::state::{Offers, OnDeck, Releases, State, ThemeChoice};
 use crate::theme::{self, MARGIN, SCROLL_MARGIN};
 
 mod act;
 mod compare;
+mod fetch;
 mod inbox;
 mod tempo;
 
@@ -56,6 +58,10 @@ pub struct Parts {
     pub recordings: Option<PathBuf>,
     /// How two settings are compared.
     pub comparer: Comparer,
+    /// Folder of the released models that were fetched, if this system has a place for them.
+    pub models: Option<PathBuf>,
+    /// Where released models come from.
+    pub hub: Hub,
     /// What the engine of this build can do.
     pub offers: Offers,
     /// When the program began.
@@ -68,6 +74,8 @@ impl Parts {
         Self {
             engine,
             comparer: Arc::new(comparison::compare),
+            models: download::models_folder(),
+            hub: Hub::of_system(),
             offers: Offers::of_engine(),
             started,
             output: Box::new(SystemOutput),
@@ -127,6 +135,9 @@ pub struct App {
     wish: Option<Instant>,
     comparer: Comparer,
     comparing: Option<compare::Comparing>,
+    hub: Hub,
+    /// How to stop fetching a model.
+    fetching: Option<CancelToken>,
     themed: Option<ThemeChoice>,
     tempo: Tempo,
     frames: FrameTimes,
@@ -181,7 +192,12 @@ impl App {
         let player = Player::new(parts.output, settings.output.clone(), settings.volume, wake)
             .context("no thread for the player")?;
         let mut app = Self {
-            state: State { offers: parts.offers, focus_editor: true, ..State::default() },
+            state: State {
+                offers: parts.offers,
+                focus_editor: true,
+                releases: Releases { folder: parts.models, ..Releases::default() },
+                ..State::default()
+            },
             link,
             player,
             recorder: None,
@@ -200,6 +216,8 @@ impl App {
             wish: None,
             comparer: parts.comparer,
             comparing: None,
+            hub: parts.hub,
+            fetching: None,
             themed: None,
             tempo,
             frames: FrameTimes::since(parts.started),
@@ -437,6 +455,7 @@ impl eframe::App for App {
     fn on_exit(&mut self, _gl: Option<&eframe::glow::Context>) {
         self.link.cancel_speak();
         self.cancel_comparison();
+        self.stop_fetching();
         let summary = self.frames.summary();
         tracing::info!(?summary, longest_call = ?self.frames.longest_call(), "time of the window's thread per frame");
         let written = std::env::var_os(frame_times::FILE).map(|path| self.frames.write(path.as_ref()));

@@ -7,6 +7,7 @@ pub mod cli;
 pub mod clip_check;
 pub mod comparison;
 pub mod dialogs;
+pub mod download;
 pub mod engine_link;
 pub mod export;
 pub mod frame_times;

@@ -1,13 +1,15 @@
 //! What the window shows: what is remembered between runs ([`Settings`]) and what is not ([`State`]).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use myna_engine::protocol::{DeviceKind, ModelInfo, ModelSource, Precision, SpeakSettings, Stats};
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::{CompareView, SideChoice};
+use crate::download::Release;
 use crate::export::Format;
 use crate::library::{Clip, ClipId, Library, Reading};
 use crate::player::{PlayerStatus, Take};
@@ -232,6 +234,37 @@ impl JobState {
     }
 }
 
+/// Released models: those that are here, and the one on its way.
+#[derive(Debug, Default)]
+pub struct Releases {
+    /// Where they are kept, if this system has a place for them.
+    pub folder: Option<PathBuf>,
+    /// Names of those that are whole.
+    pub here: BTreeSet<String>,
+    /// The one that is being fetched.
+    pub fetching: Option<Fetching>,
+}
+
+/// A model on its way.
+#[derive(Debug, Clone)]
+pub struct Fetching {
+    /// Which.
+    pub release: &'static Release,
+    /// Bytes that are there.
+    pub bytes: u64,
+    /// When it began, and with how many bytes.
+    pub begun: Option<(Instant, u64)>,
+}
+
+impl Fetching {
+    /// Bytes a second so far.
+    pub fn rate(&self) -> Option<f64> {
+        let (at, from) = self.begun?;
+        let secs = at.elapsed().as_secs_f64();
+        (secs > 1.0 && self.bytes > from).then(|| (self.bytes - from) as f64 / secs)
+    }
+}
+
 /// How a message is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
@@ -293,6 +326,8 @@ pub struct State {
     pub on_deck: OnDeck,
     /// The comparison.
     pub compare: CompareView,
+    /// Released models.
+    pub releases: Releases,
     /// Messages, the oldest first.
     pub notices: VecDeque<Notice>,
     /// Whether a file is being written.

@@ -11,6 +11,7 @@ use egui_kittest::Harness;
 use myna::app::{App, Parts};
 use myna::comparison::{self, Comparer};
 use myna::dialogs::{Dialogs, Reply};
+use myna::download::Hub;
 use myna::player::{Callback, DeviceName, Fault, ListDevices, Opened, Output, Shared, Stream};
 use myna::recorder::Microphone;
 use myna::settings_file::SettingsFile;
@@ -153,6 +154,8 @@ pub struct Setting {
     pub recordings: Option<PathBuf>,
     pub offers: Offers,
     pub comparer: Comparer,
+    pub models: Option<PathBuf>,
+    pub hub: Hub,
 }
 
 impl Default for Setting {
@@ -166,6 +169,8 @@ impl Default for Setting {
             recordings: None,
             offers,
             comparer: Arc::new(comparison::compare),
+            models: None,
+            hub: Hub::at("http://127.0.0.1:1"),
         }
     }
 }
@@ -188,6 +193,8 @@ impl Stage {
             settings: setting.file,
             recordings: setting.recordings,
             comparer: setting.comparer,
+            models: setting.models,
+            hub: setting.hub,
             offers: setting.offers,
             started: Instant::now(),
         };

@@ -3,6 +3,7 @@
 
 mod comparing;
 mod fake;
+mod fetching;
 mod hand;
 mod options;
 mod pictures;

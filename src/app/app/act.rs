@@ -88,6 +88,9 @@ impl App {
                 self.state.settings.model = None;
                 self.load_model();
             }
+            Action::UseModel(path) => self.use_model(path),
+            Action::FetchModel(name) => self.fetch_model(name),
+            Action::StopFetching => self.stop_fetching(),
             Action::ReloadModel => self.load_model(),
             Action::ShowComparison(shown) => self.show_comparison(shown),
             Action::ComparisonSide(side, choice) => {
@@ -158,6 +161,11 @@ impl App {
             Ok(()) => ModelState::Loading { fraction: 0.0, part: "" },
             Err(gone) => ModelState::Failed(gone.to_string()),
         };
+    }
+
+    pub(super) fn use_model(&mut self, folder: PathBuf) {
+        self.state.settings.model = Some(folder);
+        self.load_model();
     }
 
     // Voices.

@@ -1,5 +1,6 @@
 //! What other threads tell the window, and what follows from it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use myna_engine::protocol::{Event, ModelInfo, Pcm, Stats};
 use super::{App, VoiceKey};
 use crate::clip_check::Report;
 use crate::comparison::Compared;
+use crate::download::Release;
 use crate::engine_link::Subject;
 use crate::library::{self, ClipId, Reading, Sound};
 use crate::player::Take;
@@ -51,6 +53,12 @@ pub(super) enum Inbound {
     Compared(Result<Arc<Compared>>),
     /// A folder for the comparison was chosen.
     ComparisonPlaceChosen(PathBuf),
+    /// Released models that are here.
+    Releases(BTreeSet<String>),
+    /// How many bytes of a released model are there.
+    Fetching(u64),
+    /// A released model was fetched, or not.
+    Fetched(&'static Release, Result<PathBuf>),
     /// A dialog was closed without a choice.
     Nothing,
     /// The take was written, or not.
@@ -86,6 +94,7 @@ impl App {
                 Inbound::Gone(files.into_iter().filter(|(_, path)| !path.exists()).map(|(id, _)| id).collect())
             });
         }
+        self.look_for_releases();
         self.load_model();
     }
 
@@ -106,10 +115,10 @@ impl App {
                 }
             }
             Inbound::ClipChosen(path) => self.open_files(&[path]),
-            Inbound::ModelChosen(path) => {
-                self.state.settings.model = Some(path);
-                self.load_model();
-            }
+            Inbound::ModelChosen(path) => self.use_model(path),
+            Inbound::Releases(here) => self.state.releases.here = here,
+            Inbound::Fetching(bytes) => self.fetching(bytes),
+            Inbound::Fetched(release, done) => self.fetched(release, done),
             Inbound::PlaceChosen(path) => self.save_to(path),
             Inbound::SideModelChosen(side, path) => self.side_model_chosen(side, path),
             Inbound::Comparing(fraction, what) => self.comparing(fraction, what),

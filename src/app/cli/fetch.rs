@@ -49,7 +49,8 @@ fn parse_release(name: &str) -> Result<String, String> {
 
 /// Runs the command.
 pub fn run(args: &FetchArgs) -> anyhow::Result<()> {
-    let models = args.to.clone().or_else(models_folder).context("this system has no folder for models; name one with --to")?;
+    let models =
+        args.to.clone().or_else(models_folder).context("this system has no folder for models; name one with --to")?;
     let listed = |release: &'static Release| Listed {
         name: &release.name,
         title: &release.title,

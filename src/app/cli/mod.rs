@@ -9,10 +9,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use myna_engine::protocol::{DeviceKind, LoadRequest, ModelSource, Precision, PrecisionPlan};
 use myna_engine::{Error, Variant};
 
+use crate::download::{gigabytes, models_folder, release};
+
 mod ab;
 mod bench;
 mod convert;
 mod eval;
+mod fetch;
 mod inspect;
 mod job;
 mod output;
@@ -38,6 +41,8 @@ enum Command {
     Voice(voice::VoiceArgs),
     /// Say a recording again in another voice.
     Convert(convert::ConvertArgs),
+    /// Get a released model, or list them.
+    Fetch(fetch::FetchArgs),
     /// Say what a model folder holds and what it lacks.
     Inspect(inspect::InspectArgs),
     /// Look for the watermark.
@@ -53,8 +58,8 @@ enum Command {
 /// Which model, and how it runs.
 #[derive(Debug, Clone, Args)]
 pub struct ModelArgs {
-    /// Model folder, or `embedded` for the small model inside Myna.
-    #[arg(long, default_value = "embedded", value_name = "DIR|embedded")]
+    /// Model folder, the name of a released model that `myna fetch` got, or `embedded` for the small model inside Myna.
+    #[arg(long, default_value = "embedded", value_name = "DIR|NAME|embedded", value_parser = parse_model)]
     model: PathBuf,
     /// english, multilingual-v2, multilingual-v3, turbo or nano; needed only where a folder holds several.
     #[arg(long, value_parser = parse_variant)]
@@ -102,6 +107,20 @@ enum DeviceArg {
     Metal,
 }
 
+/// A folder, or the name of a released model that is here.
+fn parse_model(name: &str) -> Result<PathBuf, String> {
+    let (path, Some(release), Some(models)) = (PathBuf::from(name), release(name), models_folder()) else {
+        return Ok(name.into());
+    };
+    if path.exists() {
+        return Ok(path);
+    }
+    if release.is_there(&models) {
+        return Ok(release.folder(&models));
+    }
+    Err(format!("{} is not here yet; `myna fetch {name}` gets it ({})", release.title, gigabytes(release.bytes())))
+}
+
 fn parse_variant(name: &str) -> Result<Variant, String> {
     Variant::from_name(name)
         .ok_or_else(|| format!("unknown variant; known are {}", Variant::ALL.map(|v| v.spec().name).join(", ")))
@@ -141,6 +160,7 @@ pub fn run(window: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
         Some(Command::Say(args)) => say::run(&args),
         Some(Command::Voice(args)) => voice::run(&args),
         Some(Command::Convert(args)) => convert::run(&args),
+        Some(Command::Fetch(args)) => fetch::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
         Some(Command::Watermark(args)) => watermark::run(&args),
         Some(Command::Ab(args)) => ab::run(&args),

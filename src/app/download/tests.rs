@@ -93,7 +93,7 @@ fn release_of(data: &[u8], files: &[&str]) -> Release {
 }
 
 fn hub(server: &Server) -> Hub {
-    Hub { pause: Duration::from_millis(1), ..Hub::at(&server.base) }
+    Hub::at(&server.base).with_pause(Duration::from_millis(1))
 }
 
 fn get(release: &Release, models: &Path, server: &Server) -> Result<PathBuf> {
@@ -170,7 +170,11 @@ fn a_refusal_is_told_at_once_and_a_stop_keeps_what_is_there() {
     let error = format!("{:#}", get(&release, folder.path(), &server).unwrap_err());
     assert!(error.contains("404") && server.asked.lock().unwrap().len() == 1, "{error}");
     let cancel = CancelToken::default();
-    let stop = |bytes| if bytes > 500_000 { cancel.cancel() };
+    let stop = |bytes| {
+        if bytes > 500_000 {
+            cancel.cancel()
+        }
+    };
     let error = fetch(&release, folder.path(), &hub(&server), &cancel, &mut { stop }).unwrap_err();
     assert!(matches!(error.downcast_ref(), Some(Error::Cancelled)), "{error:#}");
     let kept = folder.path().join("small/t3.safetensors.part").metadata().unwrap().len();
@@ -185,7 +189,7 @@ fn nobody_there_is_said_with_the_address() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let hub = Hub { pause: Duration::from_millis(1), ..Hub::at(&base) };
+    let hub = Hub::at(&base).with_pause(Duration::from_millis(1));
     let error = fetch(&release, folder.path(), &hub, &CancelToken::default(), &mut |_| ()).unwrap_err();
     assert!(format!("{error:#}").contains(&base), "{error:#}");
 }
@@ -210,7 +214,10 @@ fn the_catalog_names_every_variant_and_the_files_its_loader_wants() {
     for variant in Variant::ALL {
         let spec = variant.spec();
         let release = release(spec.name).unwrap_or_else(|| panic!("{} is not in the catalog", spec.name));
-        assert!(release.revision.len() == 40 && release.files.iter().all(|file| file.sha256.len() == 64), "{release:?}");
+        assert!(
+            release.revision.len() == 40 && release.files.iter().all(|file| file.sha256.len() == 64),
+            "{release:?}"
+        );
         let folder = tempfile::tempdir().unwrap();
         for file in &release.files {
             std::fs::write(folder.path().join(&file.name), b"").unwrap();

@@ -25,8 +25,7 @@ const PIECE: usize = 1 << 16;
 pub struct Hub {
     base: String,
     agent: ureq::Agent,
-    /// Pause before the first new attempt; each further one takes twice as long.
-    pub pause: Duration,
+    pause: Duration,
 }
 
 impl Hub {
@@ -48,6 +47,12 @@ impl Hub {
             .build();
         let base = base.trim_end_matches('/').to_owned();
         Self { base, agent: config.into(), pause: Duration::from_secs(1) }
+    }
+
+    /// With another pause before the first new attempt than a second; each further one takes twice as long.
+    #[must_use]
+    pub fn with_pause(self, pause: Duration) -> Self {
+        Self { pause, ..self }
     }
 
     /// Fetches a file into a folder. `progress` hears how much of it is there.

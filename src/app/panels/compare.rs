@@ -32,6 +32,9 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
         ScrollArea::vertical().id_salt("comparison").auto_shrink([false, false]).show(ui, |ui| {
             keep_from_bar(ui);
             head(ui, state, actions);
+            if let Some(compared) = state.compare.done().filter(|_| state.compare.is_testing()) {
+                return question(ui, state, compared, actions);
+            }
             ui.columns_const(|columns: &mut [Ui; 2]| {
                 for (side, ui) in columns.iter_mut().enumerate() {
                     card(ui, state, side, actions);
@@ -44,7 +47,6 @@ pub fn show(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
                 Work::Failed(error) => {
                     ui.add(Label::new(RichText::new(sentence(error)).color(palette(ui).bad)).wrap());
                 }
-                Work::Done(compared) if state.compare.is_testing() => question(ui, state, compared, actions),
                 Work::Done(compared) => {
                     ui.add_space(GAP);
                     if let Some(test) = &state.compare.test {

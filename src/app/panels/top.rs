@@ -1,9 +1,12 @@
 //! The bar at the top: the name, the model and how it stands, theme and settings; and messages below it.
 
-use eframe::egui::{Align, Align2, Color32, Frame, Layout, Popup, Rect, RichText, Sense, Ui, pos2, vec2};
+use std::path::Path;
+
+use eframe::egui::{Align, Align2, Button, Color32, Frame, Layout, Popup, Rect, RichText, Sense, Ui, pos2, vec2};
 
 use crate::action::Action;
-use crate::state::{ModelState, State, ThemeChoice, Tone};
+use crate::download::{catalog, gigabytes};
+use crate::state::{Fetching, ModelState, State, ThemeChoice, Tone};
 use crate::theme::{self, GAP, MARGIN, RADIUS, palette};
 use crate::widgets::{Icon, icon_button, progress, quiet_button, sentence};
 
@@ -96,7 +99,10 @@ fn model(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
             actions.push(Action::EmbeddedModel);
             ui.close();
         }
-        if let Some(folder) = &state.settings.model {
+        releases(ui, state, actions);
+        ui.separator();
+        let own = state.settings.model.as_ref().filter(|folder| !is_release(state, folder));
+        if let Some(folder) = own {
             let _ = ui.selectable_label(true, folder.display().to_string());
         }
         if ui.selectable_label(false, "Choose a folder…").clicked() {
@@ -104,6 +110,36 @@ fn model(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
             ui.close();
         }
     });
+}
+
+/// The released models: to be chosen where they are here, else to be fetched.
+fn releases(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+    let Some(models) = &state.releases.folder else { return };
+    for release in catalog() {
+        let folder = release.folder(models);
+        let response = if state.releases.here.contains(&release.name) {
+            let response = ui.selectable_label(state.settings.model.as_ref() == Some(&folder), &release.title);
+            if response.clicked() {
+                actions.push(Action::UseModel(folder));
+            }
+            response
+        } else {
+            let words = format!("Get {} ({})", release.title, gigabytes(release.bytes()));
+            let idle = state.releases.fetching.is_none();
+            let response = ui.add_enabled(idle, Button::selectable(false, words));
+            if response.clicked() {
+                actions.push(Action::FetchModel(&release.name));
+            }
+            response
+        };
+        if response.on_hover_text(&release.about).clicked() {
+            ui.close();
+        }
+    }
+}
+
+fn is_release(state: &State, folder: &Path) -> bool {
+    state.releases.folder.as_ref().is_some_and(|models| catalog().iter().any(|one| one.folder(models) == folder))
 }
 
 fn dot(ui: &mut Ui, color: Color32) {
@@ -118,7 +154,7 @@ pub fn notices(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
         _ => None,
     };
     if let Some(error) = failed {
-        banner(ui, Tone::Bad, error, |ui| {
+        banner(ui, Sign::Tone(Tone::Bad), error, |ui| {
             if quiet_button(ui, None, "Use the embedded model", true).clicked() {
                 actions.push(Action::EmbeddedModel);
             }
@@ -127,8 +163,16 @@ pub fn notices(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
             }
         });
     }
+    if let Some(fetching) = &state.releases.fetching {
+        banner(ui, Sign::Arriving, &arriving(fetching), |ui| {
+            if quiet_button(ui, None, "Stop fetching", true).clicked() {
+                actions.push(Action::StopFetching);
+            }
+            progress(ui, 120.0, fetching.bytes as f32 / fetching.release.bytes().max(1) as f32, "Fetching");
+        });
+    }
     if let Some(notice) = state.notices.front() {
-        banner(ui, notice.tone, &notice.text, |ui| {
+        banner(ui, Sign::Tone(notice.tone), &notice.text, |ui| {
             if icon_button(ui, Icon::Close, "Close this message", true).clicked() {
                 actions.push(Action::Dismiss);
             }
@@ -136,11 +180,28 @@ pub fn notices(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
     }
 }
 
-fn banner(ui: &mut Ui, tone: Tone, text: &str, buttons: impl FnOnce(&mut Ui)) {
+/// How far a model on its way is, in words.
+fn arriving(fetching: &Fetching) -> String {
+    let total = fetching.release.bytes();
+    let words = format!("{}: {} of {}", fetching.release.title, gigabytes(fetching.bytes), gigabytes(total));
+    let Some(rate) = fetching.rate() else { return words };
+    let secs = (total - fetching.bytes.min(total)) as f64 / rate;
+    let left = if secs < 90.0 { format!("{secs:.0} s") } else { format!("{:.0} min", secs / 60.0) };
+    format!("{words}, {:.1} MB/s, {left} left", rate / 1e6)
+}
+
+/// What a message is about.
+enum Sign {
+    Tone(Tone),
+    Arriving,
+}
+
+fn banner(ui: &mut Ui, sign: Sign, text: &str, buttons: impl FnOnce(&mut Ui)) {
     let p = palette(ui);
-    let (fill, icon, color) = match tone {
-        Tone::Good => (p.raised, Icon::Tick, p.good),
-        Tone::Bad => (p.bad_soft, Icon::Warning, p.bad),
+    let (fill, icon, color) = match sign {
+        Sign::Tone(Tone::Good) => (p.raised, Icon::Tick, p.good),
+        Sign::Tone(Tone::Bad) => (p.bad_soft, Icon::Warning, p.bad),
+        Sign::Arriving => (p.raised, Icon::Save, p.accent_text),
     };
     Frame::new().fill(fill).corner_radius(RADIUS).inner_margin(vec2(12.0, 6.0)).show(ui, |ui| {
         ui.horizontal(|ui| {

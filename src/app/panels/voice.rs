@@ -8,6 +8,7 @@ use eframe::egui::{
 
 use crate::action::Action;
 use crate::clip_check::{Level, Report};
+use crate::download::{catalog, gigabytes};
 use crate::library::{Clip, ClipId, Origin, Reading};
 use crate::player::PlayState;
 use crate::recorder::{MAX_SECS, RecorderStatus};
@@ -176,7 +177,28 @@ fn chosen(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
                 let honest = "The embedded model was trained on synthetic voices: it follows a human voice only roughly. \
                               The full models do that well.";
                 ui.add(Label::new(RichText::new(honest).font(theme::caption()).color(p.weak)).wrap());
+                full_model(ui, state, actions);
             }
+        }
+    }
+}
+
+/// One click to a model that follows human voices: the smallest of those that are here, or the smallest there is.
+fn full_model(ui: &mut Ui, state: &State, actions: &mut Vec<Action>) {
+    let releases = &state.releases;
+    let smallest = |here: bool| {
+        let fitting = catalog().iter().filter(|release| !here || releases.here.contains(&release.name));
+        fitting.min_by_key(|release| release.bytes())
+    };
+    let Some(models) = &releases.folder else { return };
+    if let Some(release) = smallest(true) {
+        if quiet_button(ui, None, &format!("Use {}", release.title), true).clicked() {
+            actions.push(Action::UseModel(release.folder(models)));
+        }
+    } else if let Some(release) = smallest(false) {
+        let words = format!("Get {} ({})", release.title, gigabytes(release.bytes()));
+        if quiet_button(ui, Some(Icon::Save), &words, releases.fetching.is_none()).clicked() {
+            actions.push(Action::FetchModel(&release.name));
         }
     }
 }
