@@ -65,13 +65,16 @@ class Hearing(nn.Module):
         norm = lambda x: F.layer_norm(x.float(), x.shape[-1:])
         return [norm(x) for x in f] + [4 * z], [norm(x.transpose(1, 2)) for x in g[1::2]], p
 
-    def forward(s, x, y, n):
-        """-> (tokenizer's distance, listener's distance); n (B,) mel frames that count, for the tokenizer"""
+    def forward(s, x, y, n, cross=0):
+        """-> the tokenizer's distance, the listener's, and both for the last `cross` rows, where x is in another voice than y: there only what is the same in
+        every voice is compared, the tokenizer's latents and the phoneme probabilities.  n (B,) mel frames that count, for the tokenizer."""
         with torch.no_grad():
             ty, ly, py = s.features(y, n)
         tx, lx, px = s.features(x, n)
-        a = sum((p - q).abs().mean() for p, q in zip(tx, ty)) / len(tx)
+        same = slice(0, len(x) - cross)
+        a, zero = sum((p - q)[same].abs().mean() for p, q in zip(tx, ty)) / len(tx), torch.zeros((), device=x.device)
+        latent = (tx[-1] - ty[-1])[-cross:].abs().mean() if cross else zero
         if px is None:
-            return a, torch.zeros_like(a)
-        kl = F.kl_div(px.float().log_softmax(1), py.float().log_softmax(1), log_target=True, reduction='none').sum(1).mean()
-        return a, sum((p - q).abs().mean() for p, q in zip(lx, ly)) / len(lx) + .5 * kl
+            return a, zero, latent, zero
+        kl = F.kl_div(px.float().log_softmax(1), py.float().log_softmax(1), log_target=True, reduction='none').sum(1).mean(1)
+        return a, sum((p - q)[same].abs().mean() for p, q in zip(lx, ly)) / len(lx) + .5 * kl[same].mean(), latent, kl[-cross:].mean() if cross else zero

@@ -5,8 +5,11 @@ matching from noise.  Three quarters of the rows see chunk-causal attention with
 lookahead convolution stops at the prompt's end), so that streaming with cached keys is exact; the rest see the reference's full attention.
 With --hear (which needs audio as well, and a vocoder and a tokenizer in CK) some of the mels go on through the frozen vocoder, and what the two ears of
 hearing.py hear in that sound counts too.
-With --standard every row is plain flow matching at r = t, on the reference's cosine times, and one row in five knows neither tokens nor voice nor prompt, for
-guidance: export.py --standard makes a standard flow of the result."""
+With --cross some of the heard rows speak the tokens of one synthetic voice after the prompt and with the vector of a human clip.  There is no true mel for
+that: what counts is what the ears hear regardless of the voice (against the sound the tokens came from), and, as an anchor, the mel that the network gave
+before this training.
+The share --noisy of the rows is plain flow matching at r = t, on the reference's cosine times; one in five of these knows neither tokens nor voice nor prompt,
+for guidance: export.py --standard makes a standard flow of the same weights."""
 import argparse
 import numpy as np, torch, torch.nn as nn, torch.nn.functional as F
 from common import *
@@ -19,7 +22,8 @@ ap = stage_args(argparse.ArgumentParser())
 ap.add_argument('--tokens', type=int, default=200)
 ap.add_argument('--hear', type=float, default=0., help='weight of what the tokenizer hears in the vocoder\'s sound'); ap.add_argument('--listen', type=float, default=.5, help='weight of the listener, relative to that')
 ap.add_argument('--ears', type=int, default=24, help='rows that are heard'); ap.add_argument('--graph', type=int, default=1); ap.add_argument('--share', default='.45,.30,.25', help='espeak, flite, human')
-ap.add_argument('--standard', type=int, default=0); ap.add_argument('--rank', type=int, default=0); ap.add_argument('--world', type=int, default=1, help='processes, one per GPU'); ap.add_argument('--port', default='29611')
+ap.add_argument('--cross', type=int, default=0, help='heard rows in a human voice; needs --hear and human clips'); ap.add_argument('--anchor', type=float, default=.4, help='weight of the mel before, in these')
+ap.add_argument('--noisy', type=float, default=.125, help='share of the rows for the standard flow; 1: for that use alone'); ap.add_argument('--velocity', type=float, default=.3, help='weight of their squared error'); ap.add_argument('--rank', type=int, default=0); ap.add_argument('--world', type=int, default=1, help='processes, one per GPU'); ap.add_argument('--port', default='29611')
 a = ap.parse_args()
 a.seed += 100 * a.rank
 log, DEV, amp = setup(a, f'flow{a.rank or ""}')
@@ -57,7 +61,7 @@ class Ears:
     def distance(s, x, y):
         with amp():
             g = s.vocoder(x)[0]
-        return s.hearing(g, y, torch.full((len(x),), 2 * NF, device=DEV))
+        return s.hearing(g, y, torch.full((len(x),), 2 * NF, device=DEV), a.cross)
 
     def capture(s, n):
         """Holds n rows from now on as CUDA graphs: forward and backward are some two thousand small kernels."""
@@ -66,7 +70,7 @@ class Ears:
         log('captured')
 
     def __call__(s, x, P, S, audio):
-        """x (n,80,2T) mels, P (n,) prompt tokens, S (n,) where their sound starts in audio, in tokens -> the two distances, on a crop after the prompt"""
+        """x (n,80,2T) mels, P (n,) prompt tokens, S (n,) where their sound starts in audio, in tokens -> the distances, on a crop after the prompt"""
         n, T2 = x.shape[0], x.shape[2]
         f = torch.minimum(2 * P + ((T2 - NF - 2 * P) * torch.rand(n, device=DEV)).long(), torch.full_like(P, T2 - NF))[:, None]
         i = f + torch.arange(NF, device=DEV)
@@ -81,6 +85,12 @@ def main():
     compile_blocks(m, (TBlock, Resnet, ConfLayer), a.compile)
     est = m.decoder.estimator
     ears = Ears() if a.hear else None
+    before = None
+    if a.cross:
+        assert had and ears, '--cross goes on from a checkpoint, with ears'
+        before = Flow()
+        load_into(before, a.ck, 'flow')
+        before = before.to(DEV).eval().requires_grad_(False)
     R = lambda *s: torch.rand(*s, device=DEV)
     wmel = torch.where(torch.arange(80, device=DEV) < 24, 1.5, .79)[None, :, None]
 
@@ -92,11 +102,16 @@ def main():
         full = R(n) < .25
         return al | full[:, None, None], P, torch.where(full, T, P)          # T: no boundary for the lookahead
 
-    def step(tok, x1, e, S, two):
+    def step(tok, x1, e, S, two, other=None):
+        """other: tokens, mels and vectors of the human clips that the last rows are prompted with"""
         n, T = tok.shape
         al, P, bound = masks(n, T)
         fa = al.repeat_interleave(2, 1).repeat_interleave(2, 2)
         pm = torch.arange(2 * T, device=DEV)[None] < 2 * P[:, None]
+        C = a.cross if other else 0
+        if C:
+            tok = torch.cat([tok[:-C], torch.where(torch.arange(T, device=DEV) < P[-C:, None], other[0], tok[-C:])])
+            x1, e = torch.cat([x1[:-C], torch.where(pm[-C:, None], other[1], 0.)]), torch.cat([e[:-C], other[2]])
         # prompts from real rooms: level, tilt and noise floor of the prompt mel only
         j = (R(n, 1, 1) < .25).float()
         tilt = torch.randn(n, 1, 1, device=DEV) * .4 * torch.linspace(-1, 1, 80, device=DEV)[None, :, None]
@@ -104,19 +119,22 @@ def main():
         w = 3 ** torch.randint(0, 8, tok.shape, device=DEV)                   # T3 makes mistakes: some digits are wrong
         tok = torch.where(R(n, T) < .02, tok + (((tok // w) % 3 + torch.randint(1, 3, tok.shape, device=DEV)) % 3 - (tok // w) % 3) * w, tok)
         mask, lw = torch.ones(n, 1, 2 * T, device=DEV), torch.where(pm, .05, 1.)[:, None]
+        if C:
+            with torch.no_grad(), amp():
+                z = torch.zeros(C, device=DEV)
+                x0 = before.decoder.estimator(x1[-C:] * 0, mask[-C:], before.mu(tok[-C:], al[-C:], bound[-C:]).float(), z, before.spk(e[-C:]).float(), cond[-C:], z + 1, fa[-C:]).float()
+            x1 = torch.cat([x1[:-C], torch.where(pm[-C:, None], x1[-C:], x0)])
+            lw = torch.cat([lw[:-C], lw[-C:] * a.anchor])
         with amp():
             mu, se = m.mu(tok, al, bound), m.spk(e)
         mu, se = mu.float(), se.float()
         K = K_EARS if ears and not two else 0                                 # the last K rows, whole steps, are heard
-        noisy = torch.arange(n, device=DEV) < (n if a.standard else n // 8)   # plain flow matching rows
+        noisy = torch.arange(n, device=DEV) < int(n * a.noisy)                # plain flow matching rows
         z = torch.randn_like(x1) * noisy[:, None, None]
-        t = torch.where(noisy, R(n), torch.zeros(n, device=DEV))
-        r = torch.where(noisy, torch.where(R(n) < .5, t, t + (1 - t) * R(n)), torch.where((R(n) < .25) & (torch.arange(n, device=DEV) < n - K), .5, 1.))
-        known = mu, se, cond
-        if a.standard:
-            t = r = 1 - torch.cos(R(n) * torch.pi / 2)
-            keep = (R(n) > .2).float()[:, None]
-            known = mu * keep[:, None], se * keep, cond * keep[:, None]
+        t = torch.where(noisy, 1 - torch.cos(R(n) * torch.pi / 2), 0.)
+        r = torch.where(noisy, t, torch.where((R(n) < .25) & (torch.arange(n, device=DEV) < n - K), .5, 1.))
+        keep = (~noisy | (R(n) > .2)).float()[:, None]
+        known = mu * keep[:, None], se * keep, cond * keep[:, None]
         xt = (1 - t)[:, None, None] * z + t[:, None, None] * x1
         if two:                                                               # second half step from the model's own first one
             with torch.no_grad(), amp():
@@ -132,18 +150,18 @@ def main():
         w0 = lw * (1 - nz)
         with torch.no_grad():
             st = torch.stack([(d.abs().mean(1, keepdim=True) * w0).sum() / w0.sum().clamp(min=1), (l2 * lw * nz).sum() / (lw * nz).sum().clamp(min=1), aux])
-        l = ((l1 * (1 - nz) + .3 * l2 * nz) * lw).sum() / lw.sum() + .05 * aux
+        l = ((l1 * (1 - nz) + a.velocity * l2 * nz) * lw).sum() / lw.sum() + .05 * aux
         if K and S is not None:
-            ha, hb = ears(u[-K:].float(), P[-K:], S[-K:], D.audio)         # from t = 0 and x = 0, u is the mel
-            l = l + a.hear * (ha + a.listen * hb)
-            st = torch.cat([st, torch.stack([ha, hb]).detach() * 8 / 7])
-        return l, F.pad(st, (0, 5 - len(st)))
+            h = ears(u[-K:].float(), P[-K:], S[-K:], D.audio)                 # from t = 0 and x = 0, u is the mel
+            l = l + a.hear * (h[0] + a.listen * h[1] + (C / K) * (h[2] + a.listen * h[3]))
+            st = torch.cat([st, torch.stack(h).detach() * 8 / 7])
+        return l, F.pad(st, (0, 7 - len(st)))
 
     T, B = a.tokens, max(8, int(56 * a.bs))
-    shapes, K_EARS = ((T, B), (2 * T, B // 2)), min(a.ears, B // 2 - B // 16)
+    shapes, K_EARS = ((T, B), (2 * T, B // 2)), min(a.ears, B // 2 - int(B // 2 * a.noisy))
     if a.compile:
         for T_, b in shapes:
-            for two in (False, True)[:2 - a.standard]:
+            for two in (False, True)[:2 - (a.noisy == 1)]:
                 l, _ = step(torch.randint(0, 6561, (b, T_), device=DEV), torch.randn(b, 80, 2 * T_, device=DEV), torch.randn(b, 192, device=DEV), None, two)
                 l.backward()
             log('compiled', T_)
@@ -214,14 +232,19 @@ def main():
         if a.rank:
             return
         ema.swap(); save(m.state_dict(), a.ck, 'flow'); ema.swap()
-        if not a.standard:                                                    # it looks at one and two steps from no noise
+        if a.noisy < 1:                                                       # it looks at one and two steps from no noise
             evaluate()
     sc = Schedule(a, [opt], [lr], saver=checkpoint)
     train = {T_: pool(T_, False) for T_, _ in shapes}
-    go, acc = True, torch.zeros(5, device=DEV)
+    go, acc = True, torch.zeros(7, device=DEV)
     while go:
         T_, b = shapes[int(sc.i % 5 == 4 and len(train[2 * T]) > 0)]
-        l, st = step(*get(train[T_], T_, b), sc.i % 8 == 7 and not a.standard)
+        two = sc.i % 8 == 7 and a.noisy < 1
+        if a.cross and not two:
+            rows = [torch.cat(x) for x in zip(get(train[T_], T_, b - a.cross), get({k: v for k, v in train[T_].items() if k < 2}, T_, a.cross))]
+            l, st = step(*rows, two, get({2: train[T_][2]}, T_, a.cross)[:3])
+        else:
+            l, st = step(*get(train[T_], T_, b), two)
         flat.zero_()
         l.backward()
         flat[-1] = float(not sc.step())
@@ -241,7 +264,7 @@ def main():
             acc.zero_()
             if ears:
                 ears.fetch()
-            log(sc.i, f'{sc.frac():.2f} L1 {s[0]:.3f} noisy l2 {s[1]:.3f} mu {s[2]:.3f} heard {s[3]:.3f} {s[4]:.3f} gn {gn.item():.2f} {sc.i / (time.time() - sc.t0):.1f}/s')
+            log(sc.i, f'{sc.frac():.2f} L1 {s[0]:.3f} noisy l2 {s[1]:.3f} mu {s[2]:.3f} heard {[round(x, 3) for x in s[3:]]} gn {gn.item():.2f} {sc.i / (time.time() - sc.t0):.1f}/s')
     checkpoint()
     log('done')
 

@@ -11,10 +11,11 @@ from net_t3 import T3, LLayer
 from net_tokenizer import digits
 
 ap = stage_args(argparse.ArgumentParser())
-ap.add_argument('--shards', default='/tmp/t3'); ap.add_argument('--keep', type=int, default=64, help='newest shards kept on the device')
+ap.add_argument('--shards', default='/tmp/t3'); ap.add_argument('--human', default='.22,.15', help='shares of the rows with a human vector, and with a human prompt as well'); ap.add_argument('--keep', type=int, default=64, help='newest shards kept on the device')
 a = ap.parse_args()
 log, DEV, amp = setup(a, 't3')
 PL = 150                                               # prompt tokens
+HUMAN = tuple(map(float, a.human.split(',')))
 
 
 def corrupt(t, p):
@@ -63,7 +64,7 @@ def batch(s, ids, Smax, train):
     if train and len(s.human):
         h = s.human[torch.randint(len(s.human), (B, 8), device=DEV)]
         h = h.gather(1, (s.f0[h] - s.f0[I][:, None]).abs().argmin(1, keepdim=True))[:, 0]
-        hv, hp = q < .22, (q < .15)                                    # human vector; human prompt as well
+        hv, hp = q < HUMAN[0], q < HUMAN[1]
         rv, rp = torch.where(hv, h, r), torch.where(hp, h, r)
         hi = torch.where(hp, s.start[h] + s.ntok[h], hi)
     else:

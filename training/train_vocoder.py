@@ -139,7 +139,7 @@ def main():
         lf, ls = ((fp.float() - f0).abs() / 40).mean(), spectral_loss(g, y, mel_fb)
         l = 15 * ls + 2 * lf
         if hear.ready and a.hear:
-            lt, ll = hear(g, y, lens)
+            lt, ll, _, _ = hear(g, y, lens)
             l = l + a.hear * lt + a.listen * ll
             st[5], st[6] = lt.detach(), ll.detach()
         if gan:
