@@ -76,7 +76,7 @@ impl Distance {
     }
 }
 
-fn distance(precision: &str) -> Distance {
+fn distance(settings: &[&str]) -> Distance {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     let mut distance = Distance::default();
@@ -87,7 +87,7 @@ fn distance(precision: &str) -> Distance {
         let say = ["say", "--text", text, "--voice", "voice.safetensors", "--temperature", "0", "--seed", "7"];
         myna(at, &[&say[..], &["--out", "exact.wav", "--trace", "exact"]].concat());
         let forced = ["--out", "other.wav", "--trace", "other", "--force-tokens", "exact/speech_tokens.safetensors"];
-        myna(at, &[&say[..], &forced, &["--precision", precision]].concat());
+        myna(at, &[&say[..], &forced, settings].concat());
         distance.add(&at.join("exact"), &at.join("other"));
     }
     assert!(distance.steps > 200, "{} tokens are too few to judge by", distance.steps);
@@ -96,18 +96,48 @@ fn distance(precision: &str) -> Distance {
 
 #[test]
 fn int8_chooses_nearly_the_same_tokens_and_makes_nearly_the_same_mel() {
-    let found = distance("int8");
-    let (agreement, logits, mel) = (found.agreement(), found.logits(), found.mel_db());
-    println!("int8: {:.1} % of {} tokens, logits {logits:.4}, mel {mel:.3} dB", agreement * 100.0, found.steps);
-    assert!(agreement >= 0.97, "only {agreement} of the tokens are equal");
-    assert!(logits <= 0.02, "logits are off by {logits}");
-    assert!(mel <= 0.5, "the mel is off by {mel} dB");
+    for settings in [&["--precision", "int8"][..], &["--precision", "int8", "--cache-precision", "int8"]] {
+        let found = distance(settings);
+        let (agreement, logits, mel) = (found.agreement(), found.logits(), found.mel_db());
+        println!(
+            "{settings:?}: {:.1} % of {} tokens, logits {logits:.4}, mel {mel:.3} dB",
+            agreement * 100.0,
+            found.steps
+        );
+        assert!(agreement >= 0.97, "{settings:?}: only {agreement} of the tokens are equal");
+        assert!(logits <= 0.02, "{settings:?}: logits are off by {logits}");
+        assert!(mel <= 0.5, "{settings:?}: the mel is off by {mel} dB");
+    }
+}
+
+#[test]
+fn a_seed_is_the_same_samples_at_each_precision_whatever_the_number_of_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let mut sounds = Vec::new();
+    for settings in [&["f32"][..], &["f16"], &["bf16"], &["int8"], &["int8", "--cache-precision", "int8"]] {
+        let say =
+            ["say", "--text", "One, two.", "--seed", "3", "--max-tokens", "30", "--format", "wav32f", "--precision"];
+        let sound = |out: &str, more: &[&str]| {
+            myna(at, &[&say[..], settings, &["--out", out], more].concat());
+            std::fs::read(at.join(out)).unwrap()
+        };
+        let one = sound("one.wav", &["--threads", "1"]);
+        for threads in ["2", "3"] {
+            assert!(one == sound("more.wav", &["--threads", threads]), "{settings:?} with {threads} threads");
+        }
+        let streamed = sound("one.wav", &["--stream", "--threads", "1"]);
+        assert!(streamed == sound("more.wav", &["--stream", "--threads", "3"]), "{settings:?} streamed");
+        sounds.push(one);
+    }
+    sounds.dedup();
+    assert_eq!(sounds.len(), 5, "a precision made no difference");
 }
 
 #[test]
 fn sixteen_bits_are_nearer_still() {
     for (precision, most_logits, most_mel) in [("f16", 0.002, 0.05), ("bf16", 0.01, 0.2)] {
-        let found = distance(precision);
+        let found = distance(&["--precision", precision]);
         let (agreement, logits, mel) = (found.agreement(), found.logits(), found.mel_db());
         println!(
             "{precision}: {:.1} % of {} tokens, logits {logits:.5}, mel {mel:.4} dB",

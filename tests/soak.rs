@@ -115,6 +115,7 @@ fn every_job_ends_once_and_memory_stays_where_it_was() {
         plan: None,
         device: DeviceKind::Cpu,
         threads: None,
+        cache: None,
     };
     engine.commands.send(Command::Load(load)).unwrap();
     while !matches!(next(&engine), Event::Loaded(_)) {}

@@ -21,3 +21,8 @@ pub mod speech_measure;
 pub mod state;
 pub mod theme;
 pub mod widgets;
+
+/// Where what only saves time is kept; nothing where the system has no such place.
+pub fn cache_folder() -> Option<std::path::PathBuf> {
+    directories::ProjectDirs::from("", "", "myna").map(|folders| folders.cache_dir().to_owned())
+}

@@ -6,11 +6,13 @@ pub mod convert;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod device;
+pub mod draft;
 pub mod dsp;
 pub mod error;
 pub mod files;
 pub mod inspect;
 mod kernels;
+pub mod meter;
 pub mod model;
 mod model_files;
 pub mod nn;

@@ -9,6 +9,7 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 use crate::config::ModelConfig;
 use crate::device::{Lanes, describe_cpu, open_device, put_on_card};
 use crate::error::{Error, Result};
+use crate::meter::{self, Limits};
 use crate::model_files::ModelFiles;
 use crate::nn::LayerErrors;
 use crate::noise::SeededNoise;
@@ -106,15 +107,23 @@ impl Model {
         let w = files.weights(spec.voice_encoder_files, &device)?;
         let voice_encoder = VoiceEncoder::load(&w, &config.voice_encoder)?;
         w.finish()?;
-        let w = files.weights(&[spec.t3_file], &device)?.at(plan.t3).measuring(errors);
+        let cache = request.cache.as_deref().filter(|_| errors.is_none());
+        let usage = format!("{:?} {config:?}", plan.t3);
+        let w = files.weights(&[spec.t3_file], &device)?.with_cache(cache, &usage);
+        let w = w.at(plan.t3).measuring(errors);
         let mut t3 = watched(&w, |share| progress(0.05 + 0.6 * share, "T3"), || T3::load(&w, &config.t3))?;
+        if errors.is_none() {
+            t3 = t3.with_cache(plan.t3_cache);
+        }
         w.finish()?;
         let card = match request.device {
             DeviceKind::Cuda => format!("{}; ", put_on_card(&mut t3, &w, plan.t3)?),
             _ => String::new(),
         };
         let model_hash = w.fingerprint()?;
-        let w = files.weights(spec.s3gen_files, &device)?;
+        w.keep_packed()?;
+        let usage = format!("{:?} {:?} {config:?}", plan.flow, plan.encoders);
+        let w = files.weights(spec.s3gen_files, &device)?.with_cache(cache, &usage);
         let networks = || {
             let encoder = |name: &str| w.pp(name).at(plan.encoders).measuring(errors);
             Ok((
@@ -127,6 +136,7 @@ impl Model {
         let (s3gen, hift, s3_tokenizer, camp_plus) =
             watched(&w, |share| progress(0.65 + 0.3 * share, "S3Gen"), networks)?;
         w.finish()?;
+        w.keep_packed()?;
         progress(0.95, "watermark");
         let watermarker = Arc::new(Watermarker::embedded()?);
         let builtin_voice = match &files {
@@ -185,6 +195,11 @@ impl Model {
     /// What is loaded.
     pub fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// What the machine can do with the threads of this model.
+    pub fn limits(&self) -> Limits {
+        self.lanes.all.install(meter::limits)
     }
 
     /// The flow's options for `steps` steps.
@@ -311,5 +326,61 @@ fn default_settings(config: &ModelConfig) -> SpeakSettings {
         repetition_penalty: config.sampling.repetition_penalty,
         steps: config.flow_steps,
         ..SpeakSettings::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+    use crate::dsp::Pcm;
+    use crate::protocol::{Delivery, Precision};
+    use crate::replay::Replay;
+    use crate::synthesis::{SpeakRequest, Synthesis};
+    use crate::trace::Trace;
+
+    fn load(precision: Precision, cache: Option<PathBuf>) -> Arc<Model> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/embedded");
+        let source = ModelSource::Folder(folder);
+        let request =
+            LoadRequest { source, variant: None, precision, plan: None, device: DeviceKind::Cpu, threads: None, cache };
+        Arc::new(Model::load(&request, &mut |_, _| ()).unwrap())
+    }
+
+    /// A voice and what it says: every network has a part in it.
+    fn say(model: &Arc<Model>) -> (Voice, Vec<f32>) {
+        let hum = |i: usize| (i as f32 * 0.03).sin() * (0.2 + 0.1 * (i as f32 * 0.0003).sin());
+        let clip = Pcm { samples: (0..72_000).map(hum).collect(), sample_rate_hz: 24_000 };
+        let voice = model.prepare_voice(&clip, "hum", &CancelToken::default(), &Trace::off()).unwrap();
+        let request = SpeakRequest {
+            text: "Once.".to_owned(),
+            voice: Arc::new(voice.clone()),
+            settings: SpeakSettings { max_tokens: 12, ..model.info().defaults.clone() },
+            delivery: Delivery::OneShot,
+            cancel: CancelToken::default(),
+            noise: Arc::new(SeededNoise::new(4)),
+            trace: Arc::new(Trace::off()),
+            replay: Replay { tokens: (0..12).map(|i| i * 500).collect(), mel: None },
+        };
+        let mut synthesis = Synthesis::start(model, request).unwrap();
+        let chunks = std::iter::from_fn(|| synthesis.next_chunk(&mut |_| ()).unwrap());
+        (voice, chunks.flat_map(|chunk| chunk.samples).collect())
+    }
+
+    #[test]
+    fn a_model_out_of_the_cache_says_the_same() {
+        let cache = tempfile::tempdir().unwrap();
+        for (precision, packs) in [(Precision::Int8, 2), (Precision::F32, 4)] {
+            let plain = load(precision, None);
+            let expected = say(&plain);
+            for turn in ["first", "second"] {
+                let model = load(precision, Some(cache.path().to_owned()));
+                assert!(say(&model) == expected, "{precision:?}, {turn} load");
+                assert_eq!(model.info().model_hash, plain.info().model_hash);
+                assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), packs);
+            }
+        }
     }
 }

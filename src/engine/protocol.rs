@@ -65,7 +65,7 @@ pub enum ModelSource {
 }
 
 /// How numbers are stored and multiplied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
     /// 32-bit floats.
@@ -94,8 +94,8 @@ impl Precision {
     /// codes, so they get sixteen.
     pub fn plan(self) -> PrecisionPlan {
         match self {
-            Self::Int8 => PrecisionPlan { t3: self, flow: self, encoders: Self::F16 },
-            _ => PrecisionPlan { t3: self, flow: self, encoders: self },
+            Self::Int8 => PrecisionPlan { t3: self, t3_cache: Self::F16, flow: self, encoders: Self::F16 },
+            _ => PrecisionPlan { t3: self, t3_cache: self, flow: self, encoders: self },
         }
     }
 
@@ -115,6 +115,8 @@ impl Precision {
 pub struct PrecisionPlan {
     /// The backbone and the head of T3.
     pub t3: Precision,
+    /// The keys and values that T3 looks back at.
+    pub t3_cache: Precision,
     /// The token encoder and the estimator of S3Gen.
     pub flow: Precision,
     /// The S3 tokenizer and CAMPPlus.
@@ -156,6 +158,9 @@ pub struct LoadRequest {
     pub device: DeviceKind,
     /// Number of threads; `None` takes all cores.
     pub threads: Option<usize>,
+    /// A folder for what a later load of the same can do without; `None` keeps nothing. At most 8 GiB are kept, what was
+    /// used longest ago goes first.
+    pub cache: Option<PathBuf>,
 }
 
 /// What is loaded.

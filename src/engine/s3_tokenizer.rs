@@ -204,7 +204,8 @@ impl FsmnAttention {
         let value = Linear::load(&w.pp("value"), dim, dim)?;
         // The key has no bias.
         let zeros = Tensor::zeros(dim, candle_core::DType::F32, w.device())?;
-        let key = Linear::new(&w.pp("key").get("weight", (dim, dim))?, Some(zeros), &w.keep())?;
+        let w_key = w.pp("key");
+        let key = Linear::made(&w_key, (dim, dim), || w_key.get("weight", (dim, dim)), Some(zeros))?;
         Ok(Self {
             qkv: Linear::fuse(&[&query, &key, &value])?,
             out: Linear::load(&w.pp("out"), dim, dim)?,

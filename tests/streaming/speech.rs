@@ -22,6 +22,7 @@ pub fn load(source: ModelSource) -> Arc<Model> {
         plan: None,
         device: DeviceKind::Cpu,
         threads: None,
+        cache: None,
     };
     Arc::new(Model::load(&request, &mut |_, _| ()).unwrap())
 }

@@ -147,6 +147,7 @@ impl App {
             plan: None,
             device: settings.device,
             threads: None,
+            cache: crate::cache_folder(),
         };
         self.preparing = None;
         self.voices.clear();

@@ -7,6 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use myna_engine::Error;
 use myna_engine::dsp::mel::s3gen_mel;
+use myna_engine::meter::{self, Limits};
 use myna_engine::model::Model;
 use myna_engine::nn::{LayerError, LayerErrors};
 use myna_engine::noise::SeededNoise;
@@ -20,8 +21,12 @@ use super::job::VoiceChoice;
 use super::report::{print_json, print_line};
 use super::say::SettingsArgs;
 use super::{ModelArgs, PrecisionArg};
-use crate::machine::{load_average, peak_rss_bytes};
+use crate::machine::{load_average, own_memory_bytes, peak_rss_bytes};
 use crate::speech_measure::median;
+use kernels::KernelRow;
+
+mod draft;
+mod kernels;
 
 /// Options of `myna bench`.
 #[derive(Debug, Args)]
@@ -47,6 +52,12 @@ pub struct BenchArgs {
     /// Instead of times, tell how far the output of every layer is from f32 at this precision.
     #[arg(long)]
     layers: bool,
+    /// Instead of times, tell what guessing tokens ahead would save T3.
+    #[arg(long, conflicts_with = "layers")]
+    draft: bool,
+    /// Speech tokens behind the text when `--draft` times passes.
+    #[arg(long, default_value_t = 300, requires = "draft")]
+    past: usize,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -78,13 +89,21 @@ struct BenchReport {
     /// Mean difference of the log-mel of the streamed sound from that made in one go.
     streamed_log_mel_distance: f64,
     peak_rss_bytes: u64,
+    /// Memory after loading, files of the program's own left out.
+    loaded_rss_bytes: u64,
     load_average: f64,
+    limits: Limits,
+    /// One more run in one go, kernel by kernel.
+    kernels: Vec<KernelRow>,
 }
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     if args.layers {
         return layers(args);
+    }
+    if args.draft {
+        return draft::run(args);
     }
     let first = Side::load(args, args.model.request())?;
     let Some(precision) = args.compare else {
@@ -131,17 +150,21 @@ struct Side {
     whole: Vec<Run>,
     streamed: Vec<Run>,
     distance: f64,
+    loaded_rss_bytes: u64,
 }
 
 impl Side {
     fn load(args: &BenchArgs, request: LoadRequest) -> anyhow::Result<Self> {
         anyhow::ensure!(args.runs > 0, "--runs must be at least 1");
+        let before = own_memory_bytes();
         let model = Arc::new(Model::load(&request, &mut |_, _| ())?);
+        let loaded_rss_bytes = own_memory_bytes().saturating_sub(before);
         if request.device == DeviceKind::Cuda {
             let why = "bench says which tokens to take, and then T3 does not run on the card; `myna ab --a device=cuda` measures it";
             return Err(Error::input(why).into());
         }
-        Ok(Self { model, voice_ms: Vec::new(), whole: Vec::new(), streamed: Vec::new(), distance: 0.0 })
+        let (voice_ms, whole, streamed) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { model, voice_ms, whole, streamed, distance: 0.0, loaded_rss_bytes })
     }
 
     fn run(&mut self, args: &BenchArgs, keep: bool) -> anyhow::Result<()> {
@@ -159,12 +182,17 @@ impl Side {
         Ok(())
     }
 
-    fn report(&self, args: &BenchArgs) -> BenchReport {
+    fn report(&self, args: &BenchArgs) -> anyhow::Result<BenchReport> {
+        let limits = self.model.limits();
+        let (voice, _) = args.voice.load(&self.model, &Trace::off())?;
+        meter::start();
+        let metered = speak(args, &self.model, &voice, Delivery::OneShot);
+        let kernels = kernels::rows(meter::stop(), &metered?.stats, &limits);
         let of = |pick: fn(&Stats) -> f64| median(self.whole.iter().map(|run| pick(&run.stats)).collect());
         let live = |pick: fn(&Stats) -> f64| median(self.streamed.iter().map(|run| pick(&run.stats)).collect());
         let cpu = |runs: &[Run]| median(runs.iter().map(|run| run.cpu_ms).collect());
         let info = self.model.info();
-        BenchReport {
+        Ok(BenchReport {
             variant: info.variant.spec().name,
             precision: info.precision.name(),
             device: info.device.clone(),
@@ -186,8 +214,11 @@ impl Side {
             streamed_cpu_ms: cpu(&self.streamed),
             streamed_log_mel_distance: self.distance,
             peak_rss_bytes: peak_rss_bytes(),
+            loaded_rss_bytes: self.loaded_rss_bytes,
             load_average: load_average(),
-        }
+            limits,
+            kernels,
+        })
     }
 }
 
@@ -196,7 +227,7 @@ fn measure(args: &BenchArgs, sides: &mut [Side]) -> anyhow::Result<Vec<BenchRepo
     for run in 0..=args.runs {
         sides.iter_mut().try_for_each(|side| side.run(args, run > 0))?;
     }
-    Ok(sides.iter().map(|side| side.report(args)).collect())
+    sides.iter().map(|side| side.report(args)).collect()
 }
 
 /// One layer of the report.
@@ -242,6 +273,21 @@ struct Run {
     samples: Vec<f32>,
 }
 
+/// What to say, in one go.
+fn request(args: &BenchArgs, model: &Model, voice: &Arc<myna_engine::Voice>) -> SpeakRequest {
+    let settings = args.settings.over(&model.info().defaults);
+    SpeakRequest {
+        text: args.text.clone(),
+        voice: voice.clone(),
+        noise: Arc::new(SeededNoise::new(settings.seed)),
+        settings,
+        delivery: Delivery::OneShot,
+        cancel: CancelToken::default(),
+        trace: Arc::new(Trace::off()),
+        replay: Replay::default(),
+    }
+}
+
 fn speak(
     args: &BenchArgs,
     model: &Arc<Model>,
@@ -249,19 +295,10 @@ fn speak(
     delivery: Delivery,
 ) -> anyhow::Result<Run> {
     let begun = cpu_ms();
-    let mut settings = args.settings.over(&model.info().defaults);
-    settings.max_tokens = args.tokens;
-    let request = SpeakRequest {
-        text: args.text.clone(),
-        voice: voice.clone(),
-        noise: Arc::new(SeededNoise::new(settings.seed)),
-        settings,
-        delivery,
-        cancel: CancelToken::default(),
-        trace: Arc::new(Trace::off()),
-        // Any codes will do, so long as there are always as many; a stop would shorten the run.
-        replay: Replay { tokens: (0..args.tokens as u32).map(|i| (i * 37) % 6561).collect(), mel: None },
-    };
+    // Any codes will do, so long as there are always as many; a stop would shorten the run.
+    let replay = Replay { tokens: (0..args.tokens as u32).map(|i| (i * 37) % 6561).collect(), mel: None };
+    let mut request = SpeakRequest { replay, delivery, ..request(args, model, voice) };
+    request.settings.max_tokens = args.tokens;
     let mut synthesis = Synthesis::start(model, request)?;
     let mut samples = Vec::new();
     while let Some(chunk) = synthesis.next_chunk(&mut |_| ())? {
@@ -306,6 +343,8 @@ fn table(r: &BenchReport) -> String {
     let times = live / cpu.max(1e-9);
     out += &format!("processor time        {cpu:>9.0} ms   streamed {live:.0} ms, {times:.2} times as much\n");
     out += &format!("streamed, log-mel     {:>9.3}      away from that in one go\n", r.streamed_log_mel_distance);
-    out += &format!("peak memory           {:>9.0} MB", r.peak_rss_bytes as f64 / 1e6);
+    out += &format!("peak memory           {:>9.0} MB   ", r.peak_rss_bytes as f64 / 1e6);
+    out += &format!("{:.0} MB more after loading than before\n\n", r.loaded_rss_bytes as f64 / 1e6);
+    out += &kernels::table(&r.kernels, &r.limits);
     out
 }

@@ -67,6 +67,9 @@ pub struct ModelArgs {
     /// How weights are stored.
     #[arg(long, value_enum, default_value_t = PrecisionArg::F32)]
     precision: PrecisionArg,
+    /// The same for the keys and values that T3 looks back at [default: as --precision, but f16 for int8].
+    #[arg(long, value_enum, value_name = "PRECISION")]
+    cache_precision: Option<PrecisionArg>,
     /// The same for the flow alone [default: as --precision].
     #[arg(long, value_enum, value_name = "PRECISION")]
     flow_precision: Option<PrecisionArg>,
@@ -79,6 +82,9 @@ pub struct ModelArgs {
     /// Number of threads [default: all cores].
     #[arg(long)]
     threads: Option<usize>,
+    /// Keep nothing on the disk for the next start with the same model.
+    #[arg(long)]
+    no_cache: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -129,7 +135,8 @@ fn parse_variant(name: &str) -> Result<Variant, String> {
 impl ModelArgs {
     /// The same model at another precision.
     fn with_precision(&self, precision: PrecisionArg) -> LoadRequest {
-        Self { precision, flow_precision: None, encoder_precision: None, ..self.clone() }.request()
+        Self { precision, cache_precision: None, flow_precision: None, encoder_precision: None, ..self.clone() }
+            .request()
     }
 
     fn request(&self) -> LoadRequest {
@@ -141,6 +148,7 @@ impl ModelArgs {
         let plan = PrecisionPlan {
             flow: self.flow_precision.map_or(precision.plan().flow, PrecisionArg::get),
             encoders: self.encoder_precision.map_or(precision.plan().encoders, PrecisionArg::get),
+            t3_cache: self.cache_precision.map_or(precision.plan().t3_cache, PrecisionArg::get),
             ..precision.plan()
         };
         let device = match self.device {
@@ -148,7 +156,8 @@ impl ModelArgs {
             DeviceArg::Cuda => DeviceKind::Cuda,
             DeviceArg::Metal => DeviceKind::Metal,
         };
-        LoadRequest { source, variant: self.variant, precision, plan: Some(plan), device, threads: self.threads }
+        let cache = if self.no_cache { None } else { crate::cache_folder() };
+        LoadRequest { source, variant: self.variant, precision, plan: Some(plan), device, threads: self.threads, cache }
     }
 }
 

@@ -79,7 +79,8 @@ impl SideChoice {
             SideModel::Folder(path) => ModelSource::Folder(path.clone()),
         };
         let (precision, device) = (self.precision, self.device);
-        let load = LoadRequest { source, variant: None, precision, plan: None, device, threads: None };
+        let cache = crate::cache_folder();
+        let load = LoadRequest { source, variant: None, precision, plan: None, device, threads: None, cache };
         SideWish { name: self.name(other), load, steps: self.steps }
     }
 }

@@ -14,6 +14,7 @@ use rayon::prelude::*;
 use super::element::Element;
 use super::math::exp;
 use super::simd::{Kernel, MAX_LANES, Simd, dispatch};
+use crate::meter::{Kind, counted};
 
 mod store;
 
@@ -79,11 +80,16 @@ impl<E: Element> Attention<'_, E> {
         };
         let tasks = batch * heads * bands;
         let work = batch * heads * self.queries * self.keys * dim;
-        if work < PARALLEL_WORK {
-            (0..tasks).for_each(one);
-        } else {
-            (0..tasks).into_par_iter().for_each(one);
-        }
+        let kind = Kind { kernel: "attention", precision: E::PRECISION, many_rows: self.queries > 1 };
+        let cached = 2 * batch * heads * self.keys * dim * size_of::<E>();
+        // Not counted: that a query does not see all keys, and terms for distances.
+        counted(kind, 4 * work, cached + 2 * size_of::<f32>() * batch * heads * self.queries * dim, || {
+            if work < PARALLEL_WORK {
+                (0..tasks).for_each(one);
+            } else {
+                (0..tasks).into_par_iter().for_each(one);
+            }
+        });
     }
 }
 
@@ -174,6 +180,10 @@ impl<E: Element> Kernel for Band<'_, E> {
             }
             for (tile, _) in here.iter_mut().flatten() {
                 self.finish_scores(s, tile, &block);
+                if E::LARGEST.is_some() {
+                    let scales = &call.v.scales(self.batch, self.head)[block.start..];
+                    by_rows!(tile.rows, R => scale_columns::<S, R>(s, &mut tile.scores, scales, block.len()));
+                }
             }
             let values = &call.v.part(self.batch, self.head)[block.start * width..block.end * width];
             for (tile, gathered) in here.iter_mut().flatten() {
@@ -230,6 +240,10 @@ impl<E: Element> Band<'_, E> {
         by_rows!(tile.rows, R => {
             let q: [&[f32]; R] = std::array::from_fn(|r| call.q.at(self.batch, tile.first + r, self.head, dim));
             panel_products::<S, E, R>(s, &q, k, dim, &mut rows);
+            if E::LARGEST.is_some() {
+                let scales = &call.k.scales(self.batch, self.head)[block.start..];
+                scale_columns::<S, R>(s, &mut tile.scores, scales, block.len());
+            }
         });
     }
 
@@ -282,6 +296,17 @@ impl<E: Element> Band<'_, E> {
         let batch = if bias.len() == heads * queries * keys { 0 } else { self.batch };
         let row = &bias[((batch * heads + self.head) * queries + query) * keys..][..keys];
         scores.iter_mut().zip(&row[block.clone()]).for_each(|(score, bias)| *score += bias);
+    }
+}
+
+/// Multiplies the first `n` columns with a number each.
+#[inline(always)]
+fn scale_columns<S: Simd, const R: usize>(s: S, scores: &mut Scores, scales: &[f32], n: usize) {
+    let n = n.next_multiple_of(PANEL);
+    for row in &mut scores[..R] {
+        for (chunk, scales) in row[..n].chunks_exact_mut(S::LANES).zip(scales[..n].chunks_exact(S::LANES)) {
+            s.store(chunk, s.mul(s.load(chunk), s.load(scales)));
+        }
     }
 }
 

@@ -10,11 +10,13 @@
 //! have 16, as two rows of bytes: `256 · high + low`. That takes twice the products and the same reading of weights, which
 //! is what a decode step waits for.
 
+use std::hint::black_box;
+use std::io;
 use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::matrix::PANEL;
+use super::matrix::{PANEL, bytes, filled};
 use super::product::{COLUMNS, Rows, Sums, TILE, Weights};
 use super::simd::{Kernel, Simd, Unit, dispatch_on};
 
@@ -83,6 +85,24 @@ impl Panels {
             whole.offsets.extend_from_slice(&part.offsets);
         }
         whole
+    }
+
+    /// As bytes of this machine: values, scales, offsets.
+    pub(super) fn parts(&self) -> [&[u8]; 3] {
+        [bytes(&self.values), bytes(&self.scales), bytes(&self.offsets)]
+    }
+
+    /// Panels of `n` outputs and `k` inputs out of such parts, which `fill` writes one after the other.
+    pub(super) fn read(
+        n: usize,
+        k: usize,
+        wide: bool,
+        fill: &mut impl FnMut(&mut [u8]) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        let (padded, depth) = (n.next_multiple_of(PANEL), k.next_multiple_of(DEPTH));
+        let values = filled(padded * depth, fill)?;
+        let (scales, offsets) = (filled(padded, fill)?, filled(padded, fill)?);
+        Ok(Self { depth, wide, values, scales, offsets })
     }
 
     /// Whether activations are wide.
@@ -245,6 +265,19 @@ impl Int8<'_> {
             }
         }
     }
+}
+
+/// Multiplies `rounds` times what stays in the first cache; returns the operations of a round.
+pub(crate) fn peak_dots(rounds: usize) -> f64 {
+    const DEPTH: usize = 256;
+    let (a, w) = (vec![1u8; TILE * DEPTH], vec![1i8; COLUMNS * DEPTH]);
+    let mut sums = [[0i32; COLUMNS]; TILE];
+    let unit = DotUnit::best();
+    for _ in 0..rounds {
+        unit.run(Dot { a: black_box(&a), w: &w, rows: TILE, depth: DEPTH, sums: &mut sums });
+    }
+    black_box(sums);
+    (2 * TILE * COLUMNS * DEPTH) as f64
 }
 
 #[cfg(test)]

@@ -70,4 +70,24 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn gates_far_out_close_or_open_and_what_is_not_a_number_stays_in_its_cell() {
+        let n = 19;
+        let far = [1e30f32, -1e30, f32::INFINITY, f32::NEG_INFINITY, 0.0];
+        let gates: Vec<f32> = (0..4 * n).map(|i| far[(i * 7 + i / n) % far.len()]).collect();
+        for unit in Unit::available() {
+            let (mut cell, mut output) = (vec![0.5; n], vec![9.0; n]);
+            dispatch_on(unit, Step { gates: &gates, cell: &mut cell, output: &mut output });
+            assert!(cell.iter().all(|c| c.abs() <= 1.5 + 1e-6), "{unit:?} {cell:?}");
+            assert!(output.iter().all(|h| h.abs() <= 1.0 + 1e-6), "{unit:?} {output:?}");
+            let mut gates = vec![0.1; 4 * n];
+            gates[2 * n + 3] = f32::NAN;
+            let (mut cell, mut output) = (vec![0.5; n], vec![9.0; n]);
+            dispatch_on(unit, Step { gates: &gates, cell: &mut cell, output: &mut output });
+            for at in 0..n {
+                assert_eq!((cell[at].is_nan(), output[at].is_nan()), (at == 3, at == 3), "{unit:?} {at}");
+            }
+        }
+    }
 }

@@ -1,11 +1,14 @@
 //! Weight matrices in the order in which products read them.
 
+use std::io;
+
 use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::element::Element;
 use super::int8;
 use crate::protocol::Precision;
+use crate::weights::Form;
 
 /// Outputs to a panel.
 pub(crate) const PANEL: usize = 16;
@@ -112,6 +115,16 @@ impl Matrix {
         self.k
     }
 
+    /// Bytes that a product reads.
+    pub(crate) fn bytes(&self) -> usize {
+        self.parts().iter().map(|part| part.len()).sum()
+    }
+
+    /// Multiplications to a weight and row.
+    pub(crate) fn passes(&self) -> usize {
+        if matches!(&self.data, Data::Int8(panels) if panels.is_wide()) { 2 } else { 1 }
+    }
+
     /// How the weights are stored.
     pub(crate) fn precision(&self) -> Precision {
         match self.data {
@@ -120,6 +133,32 @@ impl Matrix {
             Data::Bf16(_) => Precision::Bf16,
             Data::Int8(_) => Precision::Int8,
         }
+    }
+
+    /// What has to be kept of it, as bytes of this machine.
+    pub(crate) fn parts(&self) -> Vec<&[u8]> {
+        match &self.data {
+            Data::F32(panels) => vec![bytes(panels)],
+            Data::F16(panels) => vec![bytes(panels)],
+            Data::Bf16(panels) => vec![bytes(panels)],
+            Data::Int8(panels) => panels.parts().to_vec(),
+        }
+    }
+
+    /// A matrix of what [`Self::parts`] gave, which `fill` writes part by part.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    pub(crate) fn read(form: Form, mut fill: impl FnMut(&mut [u8]) -> io::Result<()>) -> io::Result<Self> {
+        let Form { outputs: n, inputs: k, precision, wide } = form;
+        let len = n.next_multiple_of(PANEL) * k;
+        let data = match precision {
+            Precision::F32 => Data::F32(filled(len, &mut fill)?),
+            Precision::F16 => Data::F16(filled(len, &mut fill)?),
+            Precision::Bf16 => Data::Bf16(filled(len, &mut fill)?),
+            Precision::Int8 => Data::Int8(int8::Panels::read(n, k, wide, &mut fill)?),
+        };
+        Ok(Self { n, k, data })
     }
 
     pub(super) fn data(&self) -> &Data {
@@ -135,6 +174,28 @@ fn panels<E: Element>(rows: &[f32], n: usize, k: usize) -> Vec<E> {
         }
     });
     data
+}
+
+/// Numbers of which every pattern of bits is one.
+pub(super) trait Bits: Copy + Default {}
+impl Bits for f32 {}
+impl Bits for f16 {}
+impl Bits for bf16 {}
+impl Bits for i8 {}
+impl Bits for i32 {}
+
+/// Numbers as they are in memory.
+pub(super) fn bytes<T: Bits>(values: &[T]) -> &[u8] {
+    // SAFETY: numbers have no bytes between them, and bytes may lie anywhere.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+/// `len` numbers whose bytes `fill` writes.
+pub(super) fn filled<T: Bits>(len: usize, fill: &mut impl FnMut(&mut [u8]) -> io::Result<()>) -> io::Result<Vec<T>> {
+    let mut values = vec![T::default(); len];
+    // SAFETY: as above, and whatever is written, it is numbers.
+    fill(unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(&values[..])) })?;
+    Ok(values)
 }
 
 fn joined<'a, T: Copy + 'a>(parts: impl Iterator<Item = &'a Vec<T>>, len: usize) -> Vec<T> {

@@ -3,7 +3,10 @@
 use std::mem::MaybeUninit;
 
 use super::pointwise::{Identity, Mish, Unary, produce};
+use super::product::FEW_ROWS;
 use super::simd::{Kernel, Simd, dispatch};
+use crate::meter::{Kind, counted};
+use crate::protocol::Precision;
 
 /// `(x - mean) / √(variance + eps) · weight + bias` of every row.
 ///
@@ -45,12 +48,13 @@ pub(crate) fn affine_relu(x: &[f32], scale: &[f32], shift: &[f32]) -> Vec<f32> {
 /// Rows of `n` values through `one`, which must fill its output.
 fn rows(x: &[f32], n: usize, one: impl Fn(&[f32], &mut [MaybeUninit<f32>]) + Sync) -> Vec<f32> {
     let n = n.max(1);
+    let kind = Kind { kernel: "norm", precision: Precision::F32, many_rows: x.len() > FEW_ROWS * n };
     // SAFETY: `one` fills each of its rows, and there are as many of input as of output.
-    unsafe {
+    counted(kind, 0, 2 * size_of_val(x), || unsafe {
         produce(x.len(), n, |at, out| {
             x[at..].chunks_exact(n).zip(out.chunks_exact_mut(n)).for_each(|(x, out)| one(x, out));
         })
-    }
+    })
 }
 
 struct LayerNorm<'a, O> {
@@ -196,6 +200,30 @@ mod tests {
         for (i, (found, x)) in found.iter().zip(normed).enumerate() {
             let expected = f64::from(x) * f64::from(x).exp().ln_1p().tanh() + f64::from(shift[i % n]);
             assert!((f64::from(*found) - expected).abs() < 2e-6, "{found} {expected}");
+        }
+    }
+
+    #[test]
+    fn very_small_and_large_rows_are_normed_and_what_is_not_a_number_stays_in_its_row() {
+        let n = 37;
+        let (a, b) = (pseudo(n, 1), pseudo(n, 2));
+        for size in [1e-18f32, 1e-3, 1e15] {
+            let x: Vec<f32> = pseudo(n, 3).iter().map(|x| x * size).collect();
+            let square = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / n as f64;
+            for unit in Unit::available() {
+                let [layer, rms, _] = on(unit, &x, &a, &b);
+                assert!(layer.iter().all(|y| y.abs() < 10.0), "{unit:?} {size}");
+                for ((y, x), a) in rms.iter().zip(&x).zip(&a) {
+                    let expected = f64::from(*x) / (square + 1e-5).sqrt() * f64::from(*a);
+                    assert!((f64::from(*y) - expected).abs() < 1e-5, "{unit:?} {size}: {y} {expected}");
+                }
+            }
+        }
+        let mut x = pseudo(3 * n, 4);
+        x[n + 5] = f32::NAN;
+        for normed in [layer_norm(&x, &a, &b, 1e-5), rms_norm(&x, &a, 1e-5)] {
+            let finite: Vec<bool> = normed.chunks_exact(n).map(|row| row.iter().all(|y| y.is_finite())).collect();
+            assert_eq!(finite, [true, false, true]);
         }
     }
 }

@@ -76,6 +76,8 @@ impl Kernel for Unpack<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::simd::{Unit, dispatch_on};
+    use crate::kernels::testing::pseudo;
 
     #[test]
     fn a_row_comes_back_nearly_as_it_was_and_then_stays() {
@@ -105,5 +107,22 @@ mod tests {
         packed.unpack(0, 2, &mut back);
         assert_eq!(back[..2], [0.0, 0.0]);
         assert!(back[2].is_nan() && back[3].is_nan());
+    }
+
+    #[test]
+    fn every_unit_packs_to_the_same_codes() {
+        for n in [1, 15, 16, 37, 256] {
+            let row: Vec<f32> =
+                pseudo(n, 5).iter().enumerate().map(|(i, x)| x * 10f32.powi(i as i32 % 60 - 30)).collect();
+            for row in [row, vec![f32::MAX; n], vec![-1e-38; n], vec![f32::NEG_INFINITY; n]] {
+                let on = |unit| {
+                    let mut codes = vec![0; n];
+                    let scale = dispatch_on(unit, Pack { row: &row, codes: &mut codes });
+                    (codes, scale.to_bits())
+                };
+                let plain = on(Unit::Plain);
+                Unit::available().for_each(|unit| assert_eq!(on(unit), plain, "{unit:?} {n}"));
+            }
+        }
     }
 }

@@ -6,6 +6,8 @@ use rayon::prelude::*;
 
 use super::math::{erf, exp, sigmoid, sin_squared};
 use super::simd::{Kernel, Simd, dispatch};
+use crate::meter::{Kind, counted};
+use crate::protocol::Precision;
 
 /// Values to a task: large enough to be worth handing out, small enough for L1.
 const GRAIN: usize = 1 << 13;
@@ -28,6 +30,14 @@ pub(crate) unsafe fn produce(n: usize, row: usize, write: impl Fn(usize, &mut [M
     out
 }
 
+/// Calls `f`, which reads and writes `count` values in all.
+fn values<R>(count: usize, f: impl FnOnce() -> R) -> R {
+    /// As many as two rows of a decode step come to at the most.
+    const FEW: usize = 1 << 16;
+    let kind = Kind { kernel: "values", precision: Precision::F32, many_rows: count > FEW };
+    counted(kind, 0, count * size_of::<f32>(), f)
+}
+
 /// A function of one value.
 pub(crate) trait Unary: Copy + Sync {
     fn apply<S: Simd>(self, s: S, x: S::V) -> S::V;
@@ -41,7 +51,9 @@ pub(crate) trait Binary: Copy + Sync {
 /// `op` of every value.
 pub(crate) fn map(op: impl Unary, x: &[f32]) -> Vec<f32> {
     // SAFETY: the input is as long as the output.
-    unsafe { produce(x.len(), 1, |at, out| dispatch(Map { op, x: &x[at..][..out.len()], out })) }
+    values(2 * x.len(), || unsafe {
+        produce(x.len(), 1, |at, out| dispatch(Map { op, x: &x[at..][..out.len()], out }))
+    })
 }
 
 /// `op` of every pair of values.
@@ -51,12 +63,12 @@ pub(crate) fn map(op: impl Unary, x: &[f32]) -> Vec<f32> {
 pub(crate) fn zip(op: impl Binary, a: &[f32], b: &[f32]) -> Vec<f32> {
     assert_eq!(a.len(), b.len(), "pairs");
     // SAFETY: the inputs are as long as the output.
-    unsafe {
+    values(3 * a.len(), || unsafe {
         produce(a.len(), 1, |at, out| {
             let range = at..at + out.len();
             dispatch(Zip { op, a: &a[range.clone()], b: &b[range], out });
         })
-    }
+    })
 }
 
 /// `op` of the first and the second half of every row of `2 n` values.
@@ -66,13 +78,13 @@ pub(crate) fn zip(op: impl Binary, a: &[f32], b: &[f32]) -> Vec<f32> {
 pub(crate) fn zip_halves(op: impl Binary, x: &[f32], n: usize) -> Vec<f32> {
     assert!(n > 0 && x.len().is_multiple_of(2 * n), "halves");
     // SAFETY: there is a pair of halves for each row of the output.
-    unsafe {
+    values(x.len() / 2 * 3, || unsafe {
         produce(x.len() / 2, n, |at, out| {
             for (x, out) in x[2 * at..].chunks_exact(2 * n).zip(out.chunks_exact_mut(n)) {
                 dispatch(Zip { op, a: &x[..n], b: &x[n..], out });
             }
         })
-    }
+    })
 }
 
 /// Snake, `x + sin²(αx) / α`, over rows of channels; `alpha` and its `reciprocal` are as long as one or more rows.
@@ -83,13 +95,13 @@ pub(crate) fn snake(x: &[f32], alpha: &[f32], reciprocal: &[f32]) -> Vec<f32> {
     assert_eq!(alpha.len(), reciprocal.len(), "snake");
     let row = alpha.len().max(1);
     // SAFETY: the chunks of input and output are equally long.
-    unsafe {
+    values(2 * x.len(), || unsafe {
         produce(x.len(), row, |at, out| {
             for (x, out) in x[at..].chunks(row).zip(out.chunks_mut(row)) {
                 dispatch(SnakeRow { x, alpha, reciprocal, out });
             }
         })
-    }
+    })
 }
 
 struct Map<'a, O> {

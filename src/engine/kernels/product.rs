@@ -16,6 +16,7 @@ use super::int8::{Activations, DotUnit, Int8};
 use super::matrix::{Data, Matrix, PANEL};
 use super::pointwise::{Elu, Gelu, GeluTanh, Identity, LeakyRelu, Mish, Relu, Silu, Unary};
 use super::simd::{Kernel, MAX_LANES, Simd, Unit, dispatch_on};
+use crate::meter::{Kind, counted};
 
 /// Rows of a tile: six rows times four vectors fill the registers of AVX-512, times two those of AVX2.
 pub(super) const TILE: usize = 6;
@@ -32,6 +33,8 @@ const STREAMED_ROWS: usize = 2;
 const AHEAD: usize = 64;
 /// Bytes of a group that stay in the first cache (32 to 48 KiB) while rows pass by.
 const CACHED_BYTES: usize = 32 << 10;
+/// The rows of a decode step, guidance included.
+pub(super) const FEW_ROWS: usize = 2;
 /// Below this many multiplications one thread is faster.
 const PARALLEL_WORK: usize = 1 << 17;
 
@@ -125,7 +128,12 @@ pub(crate) struct Finish<'a> {
 pub(crate) fn product(x: Rows<'_>, w: &Matrix, finish: Finish<'_>) -> Vec<f32> {
     let n = x.count() * w.outputs();
     let mut out = Vec::with_capacity(n);
-    multiply(Unit::best(), x, w, finish, &mut out.spare_capacity_mut()[..n], true);
+    let kind = Kind { kernel: "product", precision: w.precision(), many_rows: x.count() > FEW_ROWS };
+    let operations = 2 * x.count() * w.outputs() * w.inputs() * w.passes();
+    let bytes = w.bytes() + size_of::<f32>() * (x.count() * x.cols() + n);
+    counted(kind, operations, bytes, || {
+        multiply(Unit::best(), x, w, finish, &mut out.spare_capacity_mut()[..n], true);
+    });
     // SAFETY: `multiply` writes all of its output.
     unsafe { out.set_len(n) };
     out

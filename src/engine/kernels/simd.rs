@@ -35,6 +35,11 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// `p` must be valid for reading [`Self::LANES`] values.
     unsafe fn load_bf16(self, p: *const bf16) -> Self::V;
+    /// Widens whole numbers.
+    ///
+    /// # Safety
+    /// `p` must be valid for reading [`Self::LANES`] values.
+    unsafe fn load_i8(self, p: *const i8) -> Self::V;
     /// Whole values in 0..=255 as bytes.
     ///
     /// # Safety
@@ -260,6 +265,11 @@ impl Simd for Plain {
         each(|i| unsafe { p.add(i).read() }.to_f32())
     }
     #[inline(always)]
+    unsafe fn load_i8(self, p: *const i8) -> Self::V {
+        // SAFETY: the caller's promise.
+        each(|i| f32::from(unsafe { p.add(i).read() }))
+    }
+    #[inline(always)]
     unsafe fn store_bytes_ptr(self, p: *mut u8, v: Self::V) {
         for (i, x) in v.into_iter().enumerate() {
             // SAFETY: the caller's promise.
@@ -387,6 +397,11 @@ mod x86 {
             }
         }
         #[inline(always)]
+        unsafe fn load_i8(self, p: *const i8) -> __m512 {
+            // SAFETY: the caller's promise.
+            unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
+        }
+        #[inline(always)]
         unsafe fn store_bytes_ptr(self, p: *mut u8, v: __m512) {
             // SAFETY: the caller's promise.
             unsafe { _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v))) }
@@ -451,6 +466,11 @@ mod x86 {
                 let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
             }
+        }
+        #[inline(always)]
+        unsafe fn load_i8(self, p: *const i8) -> __m256 {
+            // SAFETY: the caller's promise.
+            unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) }
         }
         #[inline(always)]
         unsafe fn store_bytes_ptr(self, p: *mut u8, v: __m256) {

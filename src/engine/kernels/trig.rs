@@ -51,6 +51,7 @@ impl Kernel for AddSines<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::simd::{Unit, dispatch_on};
 
     #[test]
     fn sines_keep_their_precision_far_from_the_start() {
@@ -61,6 +62,20 @@ mod tests {
                 let wanted = 0.5 + 2.0 * (std::f64::consts::TAU * (start + 0.0123 * (k as f64 + 1.0)).fract()).sin();
                 assert!((f64::from(*y) - wanted).abs() < 1e-6, "sample {k} from {start}: {y}, not {wanted}");
             }
+        }
+    }
+
+    #[test]
+    fn every_unit_gives_the_same_bits() {
+        for (start, step) in [(0.1, 0.37), (-3e5, 1e-7), (1e9 + 0.5, 0.5), (0.0, 0.0), (f64::INFINITY, 1.0)] {
+            let on = |unit| {
+                let mut out = vec![-0.25f32; 103];
+                dispatch_on(unit, AddSines { out: &mut out, start, step, gain: 0.7 });
+                out.iter().map(|y| if y.is_nan() { u32::MAX } else { y.to_bits() }).collect::<Vec<u32>>()
+            };
+            let plain = on(Unit::Plain);
+            Unit::available().for_each(|unit| assert_eq!(on(unit), plain, "{unit:?} from {start} by {step}"));
+            assert_eq!(plain.contains(&u32::MAX), start.is_infinite());
         }
     }
 }

@@ -249,13 +249,15 @@ enum Store {
     Cpu(Keys<f32>, Values<f32>),
     /// In half the memory, which is half the reading.
     Half(Keys<f16>, Values<f16>),
+    /// In a little more than a quarter, with a scale for each key and value of each head.
+    Int8(Keys<i8>, Values<i8>),
     /// `(B, capacity, H, D)` each.
     Device(Tensor, Tensor),
 }
 
 impl KvCache {
-    /// An empty cache for `batch` rows of at most `capacity` positions. At a `precision` below f32 the CPU keeps it in
-    /// 16 bits.
+    /// An empty cache for `batch` rows of at most `capacity` positions. The CPU keeps it at `precision`, bf16 as f16;
+    /// other devices in f32.
     ///
     /// # Errors
     /// If the device is out of memory.
@@ -268,7 +270,8 @@ impl KvCache {
         let shape = Shape { batch, heads, dim: head_dim, capacity };
         let store = match (device, precision) {
             (Device::Cpu, Precision::F32) => Store::Cpu(Keys::cache(shape), Values::cache(shape)),
-            (Device::Cpu, _) => Store::Half(Keys::cache(shape), Values::cache(shape)),
+            (Device::Cpu, Precision::F16 | Precision::Bf16) => Store::Half(Keys::cache(shape), Values::cache(shape)),
+            (Device::Cpu, Precision::Int8) => Store::Int8(Keys::cache(shape), Values::cache(shape)),
             _ => {
                 let zeros = || Tensor::zeros((batch, capacity, heads, head_dim), DType::F32, device);
                 Store::Device(zeros()?, zeros()?)
@@ -297,6 +300,7 @@ impl KvCache {
         match &mut self.store {
             Store::Cpu(keys, values) => (*keys, *values) = (keys.first(self.len), values.first(self.len)),
             Store::Half(keys, values) => (*keys, *values) = (keys.first(self.len), values.first(self.len)),
+            Store::Int8(keys, values) => (*keys, *values) = (keys.first(self.len), values.first(self.len)),
             Store::Device(..) => (),
         }
     }
@@ -316,6 +320,7 @@ impl KvCache {
         let out = match &mut self.store {
             Store::Cpu(keys, values) => grow_and_attend(keys, values, (q, k, v), scale, &mask, offset)?,
             Store::Half(keys, values) => grow_and_attend(keys, values, (q, k, v), scale, &mask, offset)?,
+            Store::Int8(keys, values) => grow_and_attend(keys, values, (q, k, v), scale, &mask, offset)?,
             Store::Device(keys, values) => {
                 let rows = (keys.dims()[0], t, k.dims()[2], k.dims()[3]);
                 keys.slice_set(&k.broadcast_as(rows)?.contiguous()?, 1, offset)?;
@@ -336,6 +341,7 @@ impl KvCache {
         match &self.store {
             Store::Cpu(keys, _) => first_keys(keys, self.len, row, head),
             Store::Half(keys, _) => first_keys(keys, self.len, row, head),
+            Store::Int8(keys, _) => first_keys(keys, self.len, row, head),
             Store::Device(keys, _) => Ok(keys.i((row, ..self.len, head))?),
         }
     }
@@ -454,7 +460,7 @@ mod tests {
         let (b, t, h, d) = (2, 41, 3, 24);
         let (q, k, v) = (random((b, t, h, d)), random((b, t, h, d)), random((b, t, h, d)));
         let whole = attend_device(&q, &k, &v, 0.3, &Mask::Causal { offset: 0 }, None).unwrap();
-        for (precision, error) in [(Precision::F32, 1e-5), (Precision::Int8, 2e-3)] {
+        for (precision, error) in [(Precision::F32, 1e-5), (Precision::F16, 2e-3), (Precision::Int8, 2e-2)] {
             let mut cache = KvCache::new((b, t), (h, d), precision, &Device::Cpu).unwrap();
             for (from, len) in [(0, 17), (17, 1), (18, 1), (10, 8), (18, 23)] {
                 cache.truncate(from);

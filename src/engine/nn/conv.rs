@@ -70,8 +70,8 @@ impl Conv1d {
     /// # Errors
     /// If the file cannot be read.
     pub fn load(w: &Weights, inputs: usize, outputs: usize, config: ConvConfig) -> Result<Self> {
-        let weight = w.get("weight", (outputs, inputs, config.kernel))?;
-        Self::kept(&w.keep(), &weight, Some(w.get("bias", outputs)?), config)
+        let bias = Some(w.get("bias", outputs)?);
+        Self::made(w, (outputs, inputs), || w.get("weight", (outputs, inputs, config.kernel)), bias, config)
     }
 
     /// Loads `weight` alone.
@@ -79,7 +79,23 @@ impl Conv1d {
     /// # Errors
     /// If the file cannot be read.
     pub fn load_no_bias(w: &Weights, inputs: usize, outputs: usize, config: ConvConfig) -> Result<Self> {
-        Self::kept(&w.keep(), &w.get("weight", (outputs, inputs, config.kernel))?, None, config)
+        Self::made(w, (outputs, inputs), || w.get("weight", (outputs, inputs, config.kernel)), None, config)
+    }
+
+    /// The convolution at `w`, whose weight `(out, in, k)` is what `weight` makes of the file, if it is not kept packed.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn made(
+        w: &Weights,
+        (outputs, inputs): (usize, usize),
+        weight: impl FnOnce() -> Result<Tensor>,
+        bias: Option<Tensor>,
+        config: ConvConfig,
+    ) -> Result<Self> {
+        let matrix = || taps_beside_channels(&weight()?, config.kernel);
+        let weight = Weight::load(w, "weight", (outputs, config.kernel * inputs), matrix)?;
+        Ok(Self { weight, bias, inputs, outputs, config })
     }
 
     /// From a weight `(out, in, k)` and a bias `(out)`, in f32.
@@ -87,16 +103,9 @@ impl Conv1d {
     /// # Errors
     /// If the weight is not of rank 3.
     pub fn new(weight: &Tensor, bias: Option<Tensor>, config: ConvConfig) -> Result<Self> {
-        Self::kept(&Keep::default(), weight, bias, config)
-    }
-
-    fn kept(keep: &Keep, weight: &Tensor, bias: Option<Tensor>, config: ConvConfig) -> Result<Self> {
-        let (outputs, inputs, kernel) = weight.dims3()?;
-        if kernel != config.kernel {
-            return Err(Error::internal(format!("a convolution of {} taps was given {kernel}", config.kernel)));
-        }
-        let weight = weight.permute((0, 2, 1))?.contiguous()?.reshape((outputs, kernel * inputs))?;
-        Ok(Self { weight: Weight::new(&weight, keep)?, bias, inputs, outputs, config })
+        let (outputs, inputs, _) = weight.dims3()?;
+        let weight = Weight::new(&taps_beside_channels(weight, config.kernel)?, &Keep::default())?;
+        Ok(Self { weight, bias, inputs, outputs, config })
     }
 
     /// The geometry.
@@ -194,6 +203,21 @@ impl Conv1d {
     }
 }
 
+/// `(out, in, k) -> (out, k · in)`.
+fn taps_beside_channels(weight: &Tensor, taps: usize) -> Result<Tensor> {
+    let (outputs, inputs, kernel) = weight.dims3()?;
+    if kernel != taps {
+        return Err(Error::internal(format!("a convolution of {taps} taps was given {kernel}")));
+    }
+    Ok(weight.permute((0, 2, 1))?.contiguous()?.reshape((outputs, kernel * inputs))?)
+}
+
+/// `(in, out, k) -> (k · out, in)`.
+fn taps_beside_outputs(weight: &Tensor) -> Result<Tensor> {
+    let (inputs, outputs, kernel) = weight.dims3()?;
+    Ok(weight.permute((2, 1, 0))?.contiguous()?.reshape((kernel * outputs, inputs))?)
+}
+
 /// Transposed convolution: one product to `(T, k · out)`, then overlap-add.
 #[derive(Debug, Clone)]
 pub struct ConvTranspose1d {
@@ -212,10 +236,26 @@ impl ConvTranspose1d {
     /// # Errors
     /// If the weight is not of rank 3.
     pub fn new(weight: &Tensor, bias: &Tensor, stride: usize, padding: usize) -> Result<Self> {
-        let (inputs, outputs, kernel) = weight.dims3()?;
-        let weight = weight.permute((2, 1, 0))?.contiguous()?.reshape((kernel * outputs, inputs))?;
+        let (inputs, _, kernel) = weight.dims3()?;
+        let taps = Linear::new(&taps_beside_outputs(weight)?, None, &Keep::default())?;
         let bias = bias.to_device(&Device::Cpu)?.to_vec1()?;
-        Ok(Self { taps: Linear::new(&weight, None, &Keep::default())?, bias, inputs, kernel, stride, padding })
+        Ok(Self { taps, bias, inputs, kernel, stride, padding })
+    }
+
+    /// The convolution at `w`, whose weight `(in, out, k)` of `shape` is what `weight` makes of the file, if it is not
+    /// kept packed.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn made(
+        w: &Weights,
+        (inputs, outputs, kernel): (usize, usize, usize),
+        weight: impl FnOnce() -> Result<Tensor>,
+        (stride, padding): (usize, usize),
+    ) -> Result<Self> {
+        let taps = Linear::made(w, (kernel * outputs, inputs), || taps_beside_outputs(&weight()?), None)?;
+        let bias = w.get("bias", outputs)?.to_device(&Device::Cpu)?.to_vec1()?;
+        Ok(Self { taps, bias, inputs, kernel, stride, padding })
     }
 
     /// `xs: (B, T, in) -> (B, (T - 1) · stride - 2 · padding + k, out)`.

@@ -12,6 +12,7 @@ use super::weight::{Weight, finish_on_device, finished_product};
 use crate::error::{Error, Result};
 use crate::kernels::product::Rows;
 use crate::kernels::view::with_f32;
+use crate::protocol::Precision;
 use crate::weights::{Keep, Weights};
 
 /// Convolution with the batch normalisation behind it folded in.
@@ -33,8 +34,13 @@ impl Conv2d {
     pub fn load(conv: &Weights, norm: &BatchNorm, inputs: usize, kernel: usize, stride: usize) -> Result<Self> {
         let (scale, shift) = norm.scale_shift();
         let outputs = scale.dims1()?;
-        let weight = conv.get("weight", (outputs, inputs, kernel, kernel))?;
-        Self::new(&weight.broadcast_mul(&scale.reshape((outputs, 1, 1, 1))?)?, shift, stride)
+        check_kernel(kernel, kernel)?;
+        let weight = || {
+            let weight = conv.get("weight", (outputs, inputs, kernel, kernel))?;
+            taps_beside_channels(&weight.broadcast_mul(&scale.reshape((outputs, 1, 1, 1))?)?)
+        };
+        let weight = Weight::load(&conv.at(Precision::F32), "weight", (outputs, kernel * kernel * inputs), weight)?;
+        Ok(Self { weight, bias: shift.clone(), inputs, kernel, stride })
     }
 
     /// From a weight `(out, in, k, k)` and a bias `(out)`.
@@ -42,12 +48,10 @@ impl Conv2d {
     /// # Errors
     /// If the kernel is not square or not odd.
     pub fn new(weight: &Tensor, bias: &Tensor, stride: usize) -> Result<Self> {
-        let (outputs, inputs, kernel, across) = weight.dims4()?;
-        if kernel != across || kernel % 2 == 0 {
-            return Err(Error::internal(format!("a kernel of {kernel} by {across} is not supported")));
-        }
-        let weight = weight.permute((0, 2, 3, 1))?.contiguous()?.reshape((outputs, kernel * kernel * inputs))?;
-        Ok(Self { weight: Weight::new(&weight, &Keep::default())?, bias: bias.clone(), inputs, kernel, stride })
+        let (_, inputs, kernel, across) = weight.dims4()?;
+        check_kernel(kernel, across)?;
+        let weight = Weight::new(&taps_beside_channels(weight)?, &Keep::default())?;
+        Ok(Self { weight, bias: bias.clone(), inputs, kernel, stride })
     }
 
     /// `xs: (B, F, T, in) -> (B, ceil(F / stride), T, out)`, plus `residual` of the same shape if given, then ReLU if
@@ -111,6 +115,19 @@ impl Conv2d {
         }
         Ok(Tensor::cat(&taps, 2)?)
     }
+}
+
+fn check_kernel(kernel: usize, across: usize) -> Result<()> {
+    if kernel == across && kernel % 2 == 1 {
+        return Ok(());
+    }
+    Err(Error::internal(format!("a kernel of {kernel} by {across} is not supported")))
+}
+
+/// `(out, in, k, k) -> (out, k · k · in)`.
+fn taps_beside_channels(weight: &Tensor) -> Result<Tensor> {
+    let (outputs, inputs, kernel, across) = weight.dims4()?;
+    Ok(weight.permute((0, 2, 3, 1))?.contiguous()?.reshape((outputs, kernel * across * inputs))?)
 }
 
 #[cfg(test)]

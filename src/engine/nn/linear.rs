@@ -22,7 +22,8 @@ impl Linear {
     /// # Errors
     /// If the file cannot be read.
     pub fn load(w: &Weights, inputs: usize, outputs: usize) -> Result<Self> {
-        Self::new(&w.get("weight", (outputs, inputs))?, Some(w.get("bias", outputs)?), &w.keep())
+        let bias = Some(w.get("bias", outputs)?);
+        Self::made(w, (outputs, inputs), || w.get("weight", (outputs, inputs)), bias)
     }
 
     /// Loads `weight` alone.
@@ -30,7 +31,7 @@ impl Linear {
     /// # Errors
     /// If the file cannot be read.
     pub fn load_no_bias(w: &Weights, inputs: usize, outputs: usize) -> Result<Self> {
-        Self::new(&w.get("weight", (outputs, inputs))?, None, &w.keep())
+        Self::made(w, (outputs, inputs), || w.get("weight", (outputs, inputs)), None)
     }
 
     /// Loads `weight` and `bias` of a `Conv1D` of GPT-2, which is a projection stored as `(in, out)`.
@@ -38,7 +39,21 @@ impl Linear {
     /// # Errors
     /// If the file cannot be read.
     pub fn load_transposed(w: &Weights, inputs: usize, outputs: usize) -> Result<Self> {
-        Self::new(&w.get("weight", (inputs, outputs))?.t()?, Some(w.get("bias", outputs)?), &w.keep())
+        let bias = Some(w.get("bias", outputs)?);
+        Self::made(w, (outputs, inputs), || Ok(w.get("weight", (inputs, outputs))?.t()?), bias)
+    }
+
+    /// The projection at `w`, whose weight `(out, in)` is what `weight` makes of the file, if it is not kept packed.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn made(
+        w: &Weights,
+        (outputs, inputs): (usize, usize),
+        weight: impl FnOnce() -> Result<Tensor>,
+        bias: Option<Tensor>,
+    ) -> Result<Self> {
+        Ok(Self { weight: Weight::load(w, "weight", (outputs, inputs), weight)?, bias })
     }
 
     /// A projection from tensors: weight `(out, in)`, bias `(out)`.

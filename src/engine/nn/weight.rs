@@ -11,7 +11,7 @@ use crate::kernels::matrix::Matrix;
 use crate::kernels::product::{Finish, Rows, product};
 use crate::kernels::view::{from_f32, with_f32};
 use crate::protocol::Precision;
-use crate::weights::Keep;
+use crate::weights::{Form, Keep, Weights};
 
 /// A weight matrix `(out, in)` where it is used: packed for the CPU's products, a tensor on other devices.
 #[derive(Debug, Clone)]
@@ -57,6 +57,27 @@ impl Weight {
             };
             Ok(Self::Cpu(Arc::new(packed)))
         })
+    }
+
+    /// The weight `name` of the layer at `w`, `(out, in)`: packed out of the cache, or from what `tensor` reads.
+    pub(super) fn load(
+        w: &Weights,
+        name: &str,
+        (outputs, inputs): (usize, usize),
+        tensor: impl FnOnce() -> Result<Tensor>,
+    ) -> Result<Self> {
+        let keep = w.keep();
+        let Some(packs) = w.packs() else { return Self::new(&tensor()?, &keep) };
+        let form = Form { outputs, inputs, precision: keep.precision, wide: keep.wide };
+        let name = w.name_of(name);
+        if let Some(matrix) = packs.read(&name, form) {
+            return Ok(Self::Cpu(Arc::new(Packed { matrix, measured: None })));
+        }
+        let weight = Self::new(&tensor()?, &keep)?;
+        if let Self::Cpu(packed) = &weight {
+            packs.write(&name, form, &packed.matrix);
+        }
+        Ok(weight)
     }
 
     /// The rows of several as one.

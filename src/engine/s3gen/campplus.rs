@@ -12,6 +12,7 @@ use crate::dsp::fbank::fbank;
 use crate::dsp::features::check_audio;
 use crate::error::{Error, Result};
 use crate::nn::{Activation, BatchNorm, Conv1d, Conv2d, ConvConfig, Linear};
+use crate::protocol::Precision;
 use crate::weights::Weights;
 
 /// Bands of the filter bank.
@@ -293,10 +294,11 @@ struct Transit {
 
 impl Transit {
     fn load(w: &Weights, channels: usize) -> Result<Self> {
-        let weight = w.pp("linear").get("weight", (channels / 2, channels, 1))?.squeeze(2)?;
+        let w_linear = w.pp("linear");
+        let weight = || Ok(w_linear.get("weight", (channels / 2, channels, 1))?.squeeze(2)?);
         Ok(Self {
             nonlinear: batch_norm(&w.pp("nonlinear.batchnorm"), channels)?,
-            linear: Linear::new(&weight, None, &w.keep())?,
+            linear: Linear::made(&w_linear, (channels / 2, channels), weight, None)?,
         })
     }
 
@@ -312,22 +314,30 @@ fn batch_norm(w: &Weights, channels: usize) -> Result<BatchNorm> {
 
 /// A convolution of one tap with a bias.
 fn pointwise(w: &Weights, inputs: usize, outputs: usize) -> Result<Linear> {
-    Linear::new(&w.get("weight", (outputs, inputs, 1))?.squeeze(2)?, Some(w.get("bias", outputs)?), &w.keep())
+    let bias = Some(w.get("bias", outputs)?);
+    Linear::made(w, (outputs, inputs), || Ok(w.get("weight", (outputs, inputs, 1))?.squeeze(2)?), bias)
 }
 
 /// A convolution of one tap without bias and the normalisation behind it, as one projection.
 fn folded_linear(w: &Weights, norm: &BatchNorm, inputs: usize, outputs: usize) -> Result<Linear> {
     let (scale, shift) = norm.scale_shift();
-    let weight = w.get("weight", (outputs, inputs, 1))?.squeeze(2)?;
-    Linear::new(&weight.broadcast_mul(&scale.unsqueeze(1)?)?, Some(shift.clone()), &w.keep())
+    let weight = || {
+        let weight = w.get("weight", (outputs, inputs, 1))?.squeeze(2)?;
+        Ok(weight.broadcast_mul(&scale.unsqueeze(1)?)?)
+    };
+    Linear::made(w, (outputs, inputs), weight, Some(shift.clone()))
 }
 
 /// A convolution without bias (`linear`) and the normalisation behind it (`nonlinear.batchnorm`), as one.
 fn folded_conv(w: &Weights, inputs: usize, outputs: usize, config: ConvConfig) -> Result<Conv1d> {
     let norm = batch_norm(&w.pp("nonlinear.batchnorm"), outputs)?;
     let (scale, shift) = norm.scale_shift();
-    let weight = w.pp("linear").get("weight", (outputs, inputs, config.kernel))?;
-    Conv1d::new(&weight.broadcast_mul(&scale.reshape((outputs, 1, 1))?)?, Some(shift.clone()), config)
+    let w = w.pp("linear").at(Precision::F32);
+    let weight = || {
+        let weight = w.get("weight", (outputs, inputs, config.kernel))?;
+        Ok(weight.broadcast_mul(&scale.reshape((outputs, 1, 1))?)?)
+    };
+    Conv1d::made(&w, (outputs, inputs), weight, Some(shift.clone()), config)
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ pub use cond::T3Conditioning;
 pub use config::{Backbone, SILENCE, SPEECH_CODES, START_SPEECH, START_TEXT, STOP_SPEECH, STOP_TEXT, T3Config};
 pub use decode::{DecodeOptions, Decoding, Ending};
 
+use crate::device::awake;
 use crate::error::{Error, Result};
 use crate::nn::{Embedding, KvCache, Linear};
 use crate::protocol::Precision;
@@ -100,11 +101,17 @@ impl T3 {
             text_pos_emb,
             speech: SpeechEmbedding { tokens, positions: speech_pos_emb },
             speech_head,
-            cache_precision: if w.keep().measure.is_some() { Precision::F32 } else { w.precision() },
+            cache_precision: Precision::F32,
             on_card: None,
         };
         w.finish()?;
         Ok(t3)
+    }
+
+    /// The same with keys and values of past positions kept at `precision` on the CPU.
+    #[must_use]
+    pub fn with_cache(self, precision: Precision) -> Self {
+        Self { cache_precision: precision, ..self }
     }
 
     /// The dimensions.
@@ -197,7 +204,7 @@ impl T3 {
             state.probe = Some(probe);
         }
         let hidden = self.run(state, &xs)?;
-        self.logits(&hidden)
+        Ok(self.logits(&hidden.narrow(1, hidden.dims3()?.1 - 1, 1)?)?.squeeze(1)?)
     }
 
     /// Text and BOS, `(rows, T, dim)`, and how many BOS there are.
@@ -236,13 +243,31 @@ impl T3 {
     /// # Errors
     /// If the state is full or the token unknown.
     pub fn step(&self, state: &mut T3State, token: u32) -> Result<Tensor> {
-        let xs = self.speech.forward(&[token], state.generated + 1)?;
+        Ok(self.steps(state, &[token])?.squeeze(1)?)
+    }
+
+    /// Feeds several tokens in one pass; returns the logits behind each, `(rows, tokens, speech_vocab)`: the same bits as
+    /// one after the other.
+    ///
+    /// # Errors
+    /// If the state has no room for them or one is unknown.
+    pub fn steps(&self, state: &mut T3State, tokens: &[u32]) -> Result<Tensor> {
+        let xs = self.speech.forward(tokens, state.generated + 1)?;
         if let Some(probe) = &mut state.probe {
-            probe.begin(1);
+            probe.begin(tokens.len());
         }
-        let hidden = self.run(state, &repeat_rows(xs, state.rows)?)?;
-        state.generated += 1;
-        self.logits(&hidden)
+        let rows = repeat_rows(xs, state.rows)?;
+        let logits = awake(|| self.logits(&self.run(state, &rows)?))?;
+        state.generated += tokens.len();
+        Ok(logits)
+    }
+
+    /// Forgets the last `tokens` that were fed.
+    pub fn take_back(&self, state: &mut T3State, tokens: usize) {
+        let tokens = tokens.min(state.generated);
+        let len = state.len() - tokens;
+        state.caches.iter_mut().for_each(|cache| cache.truncate(len));
+        state.generated -= tokens;
     }
 
     /// How many more tokens can be fed.
@@ -280,12 +305,11 @@ impl T3 {
         }
     }
 
-    /// Logits at the last position, `(rows, T, dim) -> (rows, speech_vocab)`.
+    /// Logits at each position, `(rows, T, dim) -> (rows, T, speech_vocab)`.
     fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        let last = hidden.narrow(1, hidden.dims3()?.1 - 1, 1)?.squeeze(1)?;
         let normed = match &self.backbone {
-            Transformer::Llama(llama) => llama.norm(&last)?,
-            Transformer::Gpt2(gpt2) => gpt2.norm(&last)?,
+            Transformer::Llama(llama) => llama.norm(hidden)?,
+            Transformer::Gpt2(gpt2) => gpt2.norm(hidden)?,
         };
         self.speech_head.forward(&normed)
     }

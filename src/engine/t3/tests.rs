@@ -61,20 +61,20 @@ pub(crate) fn assert_close(found: &Tensor, expected: &Tensor, tolerance: f64) {
 }
 
 /// The T3 of a model folder.
-fn load_from(folder: &Path, file: &str) -> T3 {
+fn load_from(folder: &Path, file: &str, precision: Precision) -> T3 {
     #[derive(Deserialize)]
     struct Config {
         t3: T3Config,
     }
     let json = std::fs::read_to_string(folder.join("config.json")).unwrap();
     let config: Config = serde_json::from_str(&json).unwrap();
-    T3::load(&Weights::open(&folder.join(file), &Device::Cpu).unwrap(), &config.t3).unwrap()
+    T3::load(&Weights::open(&folder.join(file), &Device::Cpu).unwrap().at(precision), &config.t3).unwrap()
 }
 
 /// The tiny T3 of a variant.
 pub(crate) fn load(variant: &str) -> T3 {
     let file = VARIANTS.iter().find(|(name, _)| *name == variant).unwrap().1;
-    load_from(&tiny(variant), file)
+    load_from(&tiny(variant), file, Precision::F32)
 }
 
 impl Transformer {
@@ -275,6 +275,33 @@ fn steps_after_a_prefill_equal_a_longer_prefill() {
 }
 
 #[test]
+fn tokens_fed_together_give_the_same_bits_as_one_by_one() {
+    let tokens = [77, 4299, 77, 12, 6560, 3, 3, 900];
+    for case in Case::all() {
+        for (precision, cache) in
+            [(Precision::F32, Precision::F32), (Precision::F16, Precision::F16), (Precision::Int8, Precision::Int8)]
+        {
+            let file = VARIANTS.iter().find(|(name, _)| *name == case.name).unwrap().1;
+            let t3 = load_from(&tiny(case.name), file, precision).with_cache(cache);
+            let mut state = t3.new_state(true, t3.positions_needed(&case.cond, case.text.len(), 60)).unwrap();
+            t3.prefill(&mut state, &case.cond, &case.text).unwrap();
+            let bits = |rows: Tensor| rows.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let single: Vec<Vec<f32>> = tokens.iter().map(|&token| bits(t3.step(&mut state, token).unwrap())).collect();
+            for together in [1, 2, 4, 5, 8] {
+                t3.take_back(&mut state, tokens.len());
+                for (i, some) in tokens.chunks(together).enumerate() {
+                    let found = t3.steps(&mut state, some).unwrap();
+                    for t in 0..some.len() {
+                        let found = bits(found.narrow(1, t, 1).unwrap());
+                        assert_eq!(found, single[i * together + t], "{} {precision:?} {together}", case.name);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_kept_voice_gives_the_same_bits_as_a_fresh_one() {
     for case in Case::all() {
         let mut state = case.state(true);
@@ -452,7 +479,7 @@ fn empty_texts_and_voices_without_prompt_run() {
 #[test]
 fn the_embedded_model_speaks_with_the_same_code() {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/embedded"));
-    let t3 = load_from(folder, "t3_cfg.safetensors");
+    let t3 = load_from(folder, "t3_cfg.safetensors", Precision::F32);
     let prompt_tokens = (0..150).map(|i| i * 41 % SPEECH_CODES).collect();
     let speaker = t3.config().speaker_dim;
     let speaker_emb = vec![1.0 / (speaker as f32).sqrt(); speaker];

@@ -15,10 +15,13 @@ use crate::error::{Error, Result};
 use crate::nn::LayerErrors;
 use crate::protocol::Precision;
 
+mod packs;
 mod pickle;
 mod safetensors_file;
 mod torch_file;
 
+pub(crate) use packs::Form;
+use packs::Packs;
 use safetensors_file::SafetensorsFile;
 use torch_file::TorchFile;
 
@@ -26,6 +29,9 @@ use torch_file::TorchFile;
 const FINGERPRINT_TENSORS: usize = 64;
 /// if they are no larger than this.
 const FINGERPRINT_ELEMENTS: usize = 2 << 20;
+
+/// Smaller files are packed in no time.
+const CACHED_BYTES: u64 = 64 << 20;
 
 /// Where tensors come from.
 trait TensorSource: Send + Sync {
@@ -49,6 +55,7 @@ struct Store {
     shapes: BTreeMap<String, Vec<usize>>,
     device: Device,
     ledger: Mutex<Ledger>,
+    packs: Option<Packs>,
 }
 
 #[derive(Default)]
@@ -111,7 +118,7 @@ impl Weights {
 
     fn new(path: PathBuf, source: Box<dyn TensorSource>, device: &Device) -> Self {
         let shapes = source.shapes();
-        let store = Store { path, source, shapes, device: device.clone(), ledger: Mutex::default() };
+        let store = Store { path, source, shapes, device: device.clone(), ledger: Mutex::default(), packs: None };
         Self {
             store: Arc::new(store),
             prefix: String::new(),
@@ -120,6 +127,29 @@ impl Weights {
             wide: false,
             measure: None,
         }
+    }
+
+    /// The same with packed matrices kept in `folder`, if the file is so large that this pays. `usage` tells apart what the
+    /// file is loaded as: precisions, dimensions.
+    #[must_use]
+    pub fn with_cache(mut self, folder: Option<&Path>, usage: &str) -> Self {
+        let size = std::fs::metadata(self.path()).map_or(0, |about| about.len());
+        let folder = folder.filter(|_| cfg!(test) || size >= CACHED_BYTES);
+        if let (Some(folder), Some(store)) = (folder, Arc::get_mut(&mut self.store)) {
+            store.packs = Some(Packs::open(folder, &store.path, &store.shapes, usage));
+        }
+        self
+    }
+
+    /// Where the layers at this view keep packed matrices, if they do.
+    pub(crate) fn packs(&self) -> Option<&Packs> {
+        let plain = !self.shapes_only && self.measure.is_none() && self.device().is_cpu();
+        self.store.packs.as_ref().filter(|_| plain)
+    }
+
+    /// Name of the tensor `name` of this view in the whole file.
+    pub(crate) fn name_of(&self, name: &str) -> String {
+        self.full(name)
     }
 
     /// The file these weights come from.
@@ -258,6 +288,9 @@ impl Weights {
     /// # Errors
     /// If the file cannot be read.
     pub fn fingerprint(&self) -> Result<String> {
+        if let Some(known) = self.store.packs.as_ref().and_then(Packs::fingerprint) {
+            return Ok(known);
+        }
         let mut hash = Sha256::new();
         let shapes = &self.store.shapes;
         let every = shapes.len().div_ceil(FINGERPRINT_TENSORS).max(1);
@@ -304,13 +337,30 @@ impl Weights {
         for (name, (expected, found)) in &ledger.misshapen {
             faults.push(format!("{name} should have shape {expected:?} but has {found:?}"));
         }
-        for name in self.store.shapes.keys().filter(|name| !ledger.used.contains(*name)) {
-            faults.push(format!("unused {name} {:?}", self.store.shapes[name]));
+        // What comes packed out of the cache is not asked for, and was when it was packed.
+        if !self.store.packs.as_ref().is_some_and(Packs::is_finished) {
+            for name in self.store.shapes.keys().filter(|name| !ledger.used.contains(*name)) {
+                faults.push(format!("unused {name} {:?}", self.store.shapes[name]));
+            }
         }
         if faults.is_empty() {
             return Ok(());
         }
         Err(Error::model(&self.store.path, format!("these weights do not fit this model:\n  {}", faults.join("\n  "))))
+    }
+
+    /// Ends loading for good: what was packed stays in the cache.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn keep_packed(&self) -> Result<()> {
+        match &self.store.packs {
+            Some(packs) if !packs.is_finished() => {
+                packs.finish(&self.fingerprint()?);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {

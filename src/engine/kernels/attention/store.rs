@@ -1,4 +1,4 @@
-//! Keys and values in the order in which attention reads them, in f32 or half of it.
+//! Keys and values in the order in which attention reads them, in f32, half of it, or 8 bits with a scale for each.
 
 use rayon::prelude::*;
 
@@ -46,6 +46,15 @@ impl Shape {
     fn values_len(&self) -> usize {
         self.capacity * self.padded_dim()
     }
+
+    /// Scales of one head, whole vectors of them.
+    fn scales_len(&self) -> usize {
+        self.capacity.next_multiple_of(PANEL)
+    }
+
+    fn parts(&self) -> usize {
+        self.batch * self.heads
+    }
 }
 
 /// Keys as panels.
@@ -53,6 +62,8 @@ impl Shape {
 pub(crate) struct Keys<E> {
     shape: Shape,
     data: Memory<E>,
+    /// What the numbers of each key are to be multiplied with, where they are whole; else never touched.
+    scales: Memory<f32>,
 }
 
 /// Values as rows of whole vectors.
@@ -60,23 +71,28 @@ pub(crate) struct Keys<E> {
 pub(crate) struct Values<E> {
     shape: Shape,
     data: Memory<E>,
+    /// As those of [`Keys`].
+    scales: Memory<f32>,
 }
 
 impl<E: Element> Keys<E> {
     /// Room for `shape.capacity` keys of one call.
     pub(crate) fn new(shape: Shape) -> Self {
-        Self { shape, data: Memory::heap(shape.batch * shape.heads * shape.keys_len()) }
+        let (data, scales) = (shape.parts() * shape.keys_len(), shape.parts() * shape.scales_len());
+        Self { shape, data: Memory::heap(data), scales: Memory::heap(scales) }
     }
 
     /// Room for `shape.capacity` keys that stay; memory is taken as it is filled.
     pub(crate) fn cache(shape: Shape) -> Self {
-        Self { shape, data: Memory::pages(shape.batch * shape.heads * shape.keys_len()) }
+        let (data, scales) = (shape.parts() * shape.keys_len(), shape.parts() * shape.scales_len());
+        Self { shape, data: Memory::pages(data), scales: Memory::pages(scales) }
     }
 
     /// The same keys, of which the first `count` count, in no more memory than these take.
     pub(crate) fn first(&self, count: usize) -> Self {
         let mut kept = Self::cache(self.shape);
         copy_parts(&self.data, &mut kept.data, self.shape.keys_len(), count.next_multiple_of(PANEL) * self.shape.dim);
+        copy_scales::<E>(&self.scales, &mut kept.scales, self.shape, count);
         kept
     }
 
@@ -88,26 +104,29 @@ impl<E: Element> Keys<E> {
     /// Writes `count` keys from position `start` on.
     pub(crate) fn write(&mut self, start: usize, count: usize, rows: HeadRows<'_>) {
         let Shape { heads, dim, .. } = self.shape;
-        let one = |index: usize, data: &mut [E]| {
+        let one = |index: usize, data: &mut [E], scales: &mut [f32]| {
             for t in 0..count {
                 let key = rows.at(index / heads, t, index % heads, dim);
                 let at = start + t;
                 let panel = &mut data[at / PANEL * PANEL * dim..][..PANEL * dim];
-                panel
-                    .iter_mut()
-                    .skip(at % PANEL)
-                    .step_by(PANEL)
-                    .zip(key)
-                    .for_each(|(to, from)| *to = E::from_f32(*from));
+                let to = panel.iter_mut().skip(at % PANEL).step_by(PANEL);
+                write_row(key, to, &mut scales[at]);
             }
         };
-        each_part(&mut self.data, self.shape.keys_len(), count * dim * heads >= PARALLEL_COPY, one);
+        let lens = (self.shape.keys_len(), self.shape.scales_len());
+        each_part(&mut self.data, &mut self.scales, lens, count * dim * heads >= PARALLEL_COPY, one);
     }
 
     /// Key `t` of batch row `b` and head `h`.
     pub(crate) fn key(&self, b: usize, t: usize, h: usize) -> impl Iterator<Item = f32> + '_ {
         let panel = &self.part(b, h)[t / PANEL * PANEL * self.shape.dim..][..PANEL * self.shape.dim];
-        panel.iter().skip(t % PANEL).step_by(PANEL).map(|x| x.to_f32())
+        let scale = if E::LARGEST.is_some() { self.scales(b, h)[t] } else { 1.0 };
+        panel.iter().skip(t % PANEL).step_by(PANEL).map(move |x| x.to_f32() * scale)
+    }
+
+    pub(super) fn scales(&self, b: usize, h: usize) -> &[f32] {
+        let len = self.shape.scales_len();
+        &self.scales[(b * self.shape.heads + h) * len..][..len]
     }
 
     pub(super) fn part(&self, b: usize, h: usize) -> &[E] {
@@ -119,18 +138,21 @@ impl<E: Element> Keys<E> {
 impl<E: Element> Values<E> {
     /// Room for `shape.capacity` values of one call.
     pub(crate) fn new(shape: Shape) -> Self {
-        Self { shape, data: Memory::heap(shape.batch * shape.heads * shape.values_len()) }
+        let (data, scales) = (shape.parts() * shape.values_len(), shape.parts() * shape.scales_len());
+        Self { shape, data: Memory::heap(data), scales: Memory::heap(scales) }
     }
 
     /// Room for `shape.capacity` values that stay; memory is taken as it is filled.
     pub(crate) fn cache(shape: Shape) -> Self {
-        Self { shape, data: Memory::pages(shape.batch * shape.heads * shape.values_len()) }
+        let (data, scales) = (shape.parts() * shape.values_len(), shape.parts() * shape.scales_len());
+        Self { shape, data: Memory::pages(data), scales: Memory::pages(scales) }
     }
 
     /// The same values, of which the first `count` count, in no more memory than these take.
     pub(crate) fn first(&self, count: usize) -> Self {
         let mut kept = Self::cache(self.shape);
         copy_parts(&self.data, &mut kept.data, self.shape.values_len(), count * self.shape.padded_dim());
+        copy_scales::<E>(&self.scales, &mut kept.scales, self.shape, count);
         kept
     }
 
@@ -138,13 +160,18 @@ impl<E: Element> Values<E> {
     pub(crate) fn write(&mut self, start: usize, count: usize, rows: HeadRows<'_>) {
         let Shape { heads, dim, .. } = self.shape;
         let width = self.shape.padded_dim();
-        let one = |index: usize, data: &mut [E]| {
+        let one = |index: usize, data: &mut [E], scales: &mut [f32]| {
             for (t, to) in data[start * width..].chunks_exact_mut(width).take(count).enumerate() {
-                let value = rows.at(index / heads, t, index % heads, dim);
-                to.iter_mut().zip(value).for_each(|(to, from)| *to = E::from_f32(*from));
+                write_row(rows.at(index / heads, t, index % heads, dim), to.iter_mut(), &mut scales[start + t]);
             }
         };
-        each_part(&mut self.data, self.shape.values_len(), count * dim * heads >= PARALLEL_COPY, one);
+        let lens = (self.shape.values_len(), self.shape.scales_len());
+        each_part(&mut self.data, &mut self.scales, lens, count * dim * heads >= PARALLEL_COPY, one);
+    }
+
+    pub(super) fn scales(&self, b: usize, h: usize) -> &[f32] {
+        let len = self.shape.scales_len();
+        &self.scales[(b * self.shape.heads + h) * len..][..len]
     }
 
     pub(super) fn part(&self, b: usize, h: usize) -> &[E] {
@@ -159,11 +186,38 @@ fn copy_parts<E: Copy>(from: &[E], to: &mut [E], len: usize, count: usize) {
     parts.for_each(|(to, from)| to[..count].copy_from_slice(&from[..count]));
 }
 
-/// Calls `f` with every part of `data` and its number.
-fn each_part<E: Send>(data: &mut [E], len: usize, parallel: bool, f: impl Fn(usize, &mut [E]) + Sync) {
+/// Copies the first `count` scales of every part, where there are any.
+fn copy_scales<E: Element>(from: &[f32], to: &mut [f32], shape: Shape, count: usize) {
+    if E::LARGEST.is_some() {
+        copy_parts(from, to, shape.scales_len(), count);
+    }
+}
+
+/// One key or value of one head. Where something in it is not a finite number, it is not finite when it comes back.
+fn write_row<'a, E: Element>(row: &[f32], to: impl Iterator<Item = &'a mut E>, scale: &mut f32) {
+    let Some(top) = E::LARGEST else {
+        return to.zip(row).for_each(|(to, from)| *to = E::from_f32(*from));
+    };
+    let largest = row.iter().fold(0f32, |a, x| if x.abs() > a || x.is_nan() { x.abs() } else { a });
+    let inverse = if largest > 0.0 { top / largest } else { 0.0 };
+    to.zip(row).for_each(|(to, from)| *to = E::from_f32(from * inverse));
+    *scale = largest / top;
+}
+
+/// Calls `f` with every part of `data`, its scales and its number.
+fn each_part<E: Send>(
+    data: &mut [E],
+    scales: &mut [f32],
+    (len, scales_len): (usize, usize),
+    parallel: bool,
+    f: impl Fn(usize, &mut [E], &mut [f32]) + Sync,
+) {
+    let (len, scales_len) = (len.max(1), scales_len.max(1));
     if parallel {
-        data.par_chunks_exact_mut(len.max(1)).enumerate().for_each(|(i, part)| f(i, part));
+        let parts = data.par_chunks_exact_mut(len).zip(scales.par_chunks_exact_mut(scales_len));
+        parts.enumerate().for_each(|(i, (part, scales))| f(i, part, scales));
     } else {
-        data.chunks_exact_mut(len.max(1)).enumerate().for_each(|(i, part)| f(i, part));
+        let parts = data.chunks_exact_mut(len).zip(scales.chunks_exact_mut(scales_len));
+        parts.enumerate().for_each(|(i, (part, scales))| f(i, part, scales));
     }
 }

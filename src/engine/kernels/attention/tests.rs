@@ -1,3 +1,5 @@
+use half::f16;
+
 use super::*;
 use crate::kernels::simd::{Unit, dispatch_on};
 use crate::kernels::testing::pseudo;
@@ -34,9 +36,22 @@ impl Case {
         HeadRows { data, batch: per_batch * heads * dim, row: heads * dim, head: dim }
     }
 
-    fn on(&self, unit: Unit, kind: usize, sees: &(dyn Fn(usize) -> Range<usize> + Sync)) -> Vec<f32> {
+    /// The same with keys and values as they come back from `E`.
+    fn held<E: Element>(&self) -> Self {
+        let row = |row: &[f32]| {
+            let largest = row.iter().fold(0f32, |a, x| a.max(x.abs()));
+            let scale = E::LARGEST.map_or(1.0, |top| largest / top);
+            let inverse = E::LARGEST.map_or(1.0, |top| if largest > 0.0 { top / largest } else { 0.0 });
+            row.iter().map(|x| E::from_f32(x * inverse).to_f32() * scale).collect::<Vec<f32>>()
+        };
+        let held = |xs: &[f32]| xs.chunks_exact(self.shape.dim).flat_map(row).collect();
+        let (q, bias, q_relative, p) = (self.q.clone(), self.bias.clone(), self.q_relative.clone(), self.p.clone());
+        Self { q, k: held(&self.k), v: held(&self.v), bias, q_relative, p, ..*self }
+    }
+
+    fn on<E: Element>(&self, unit: Unit, kind: usize, sees: &(dyn Fn(usize) -> Range<usize> + Sync)) -> Vec<f32> {
         let Shape { batch, heads, dim, capacity: keys } = self.shape;
-        let (mut k, mut v) = (Keys::<f32>::new(self.shape), Values::<f32>::new(self.shape));
+        let (mut k, mut v) = (Keys::<E>::new(self.shape), Values::<E>::new(self.shape));
         // In two parts, as a cache is filled.
         let first = keys / 3;
         let later = |data| HeadRows { data, ..self.rows(&self.k, keys) };
@@ -67,7 +82,8 @@ impl Case {
         let mut whole = vec![f32::NAN; out.len()];
         call.run(&mut whole);
         if unit == Unit::available().next().unwrap_or(Unit::Plain) {
-            assert_eq!(out, whole);
+            let bits = |xs: &[f32]| xs.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+            assert_eq!(bits(&out), bits(&whole));
         }
         out
     }
@@ -132,7 +148,7 @@ fn equals_the_definition_for_odd_sizes_on_every_unit() {
                     range.start.min(keys)..range.end.min(keys)
                 });
                 for unit in Unit::available() {
-                    for (found, expected) in case.on(unit, kind, sees).iter().zip(&expected) {
+                    for (found, expected) in case.on::<f32>(unit, kind, sees).iter().zip(&expected) {
                         assert!(
                             (f64::from(*found) - expected).abs() < 2e-6,
                             "{unit:?} {mask} kind {kind} {:?} {queries}: {found} {expected}",
@@ -152,4 +168,63 @@ fn a_key_comes_back_as_it_went_in() {
     keys.write(0, 19, case.rows(&case.k, 19));
     let found: Vec<f32> = keys.key(1, 17, 2).collect();
     assert_eq!(found, case.k[((19 + 17) * 3 + 2) * 5..][..5]);
+}
+
+fn smaller_elements_hold<E: Element>() {
+    for (batch, queries, keys, heads, dim) in
+        [(1, 1, 1, 1, 1), (2, 1, 37, 3, 8), (2, 13, 530, 2, 64), (1, 5, 131, 2, 20)]
+    {
+        let mut case = Case::new(batch, queries, keys, heads, dim);
+        // Rows of zeros and of very different sizes.
+        for (i, row) in case.k.chunks_exact_mut(dim).enumerate() {
+            row.iter_mut().for_each(|x| *x *= [1.0, 0.0, 1e-3, 4.0][i % 4]);
+        }
+        case.v.iter_mut().enumerate().for_each(|(i, x)| *x *= if i / dim % 5 == 0 { 100.0 } else { 1.0 });
+        let held = case.held::<E>();
+        for (kind, causal) in [(0, false), (0, true), (1, true), (2, false)] {
+            let sees = move |i: usize| 0..if causal { (keys - queries.min(keys) + i + 1).min(keys) } else { keys };
+            let expected = held.expected(kind, &sees);
+            for unit in Unit::available() {
+                for (found, expected) in case.on::<E>(unit, kind, &sees).iter().zip(&expected) {
+                    let error = (f64::from(*found) - expected).abs();
+                    assert!(error < 1e-4, "{unit:?} kind {kind} {:?}: {found} {expected}", case.shape);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn smaller_elements_attend_to_what_they_hold() {
+    smaller_elements_hold::<f16>();
+    smaller_elements_hold::<i8>();
+}
+
+fn poison_stays_in_its_head<E: Element>() {
+    for bad in [f32::NAN, f32::INFINITY] {
+        for in_keys in [true, false] {
+            let mut case = Case::new(1, 3, 21, 2, 16);
+            // Key or value 7 of head 0.
+            let spoilt = if in_keys { &mut case.k } else { &mut case.v };
+            spoilt[7 * 2 * 16 + 3] = bad;
+            for unit in Unit::available() {
+                let out = case.on::<E>(unit, 0, &|_| 0..21);
+                for (i, head) in out.chunks_exact(16).enumerate() {
+                    let finite = head.iter().all(|x| x.is_finite());
+                    assert_eq!(
+                        finite,
+                        i % 2 == 1 || (bad.is_infinite() && in_keys && finite),
+                        "{unit:?} {bad} {in_keys}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_a_number_stays_in_its_head() {
+    poison_stays_in_its_head::<f32>();
+    poison_stays_in_its_head::<f16>();
+    poison_stays_in_its_head::<i8>();
 }

@@ -69,8 +69,9 @@ impl Generator {
         let base = config.base_channels;
         let conv = |name: &str, outputs: usize, inputs: usize| {
             let w = w.pp(name);
-            let bias = w.get("bias", outputs)?;
-            Conv1d::new(&weight_norm(&w, (outputs, inputs, 7), DType::F32)?, Some(bias), ConvConfig::same(7, 1))
+            let bias = Some(w.get("bias", outputs)?);
+            let weight = || weight_norm(&w, (outputs, inputs, 7), DType::F32);
+            Conv1d::made(&w, (outputs, inputs), weight, bias, ConvConfig::same(7, 1))
         };
         let stages = STAGES.iter().enumerate().map(|(i, shape)| Stage::load(w, i, shape, base >> i));
         Ok(Self {
@@ -158,11 +159,11 @@ impl Stage {
             ResBlock::load(&w.pp("resblocks").pp(RESBLOCK_KERNELS.len() * i + j), channels, kernel)
         });
         Ok(Self {
-            up: ConvTranspose1d::new(
-                &weight_norm(&up, (inputs, channels, kernel), DType::F32)?,
-                &up.get("bias", channels)?,
-                stride,
-                padding,
+            up: ConvTranspose1d::made(
+                &up,
+                (inputs, channels, kernel),
+                || weight_norm(&up, (inputs, channels, kernel), DType::F32),
+                (stride, padding),
             )?,
             source_down: Conv1d::load(&w.pp("source_downs").pp(i), 2 * BINS, channels, geometry)?,
             source_resblock: ResBlock::load(&w.pp("source_resblocks").pp(i), channels, shape.source_kernel)?,
@@ -197,8 +198,9 @@ impl ResBlock {
     fn load(w: &Weights, channels: usize, kernel: usize) -> Result<Self> {
         let conv = |name: &str, i: usize, dilation: usize| {
             let w = w.pp(name).pp(i);
-            let weight = weight_norm(&w, (channels, channels, kernel), DType::F32)?;
-            Conv1d::new(&weight, Some(w.get("bias", channels)?), ConvConfig::same(kernel, dilation))
+            let weight = || weight_norm(&w, (channels, channels, kernel), DType::F32);
+            let bias = Some(w.get("bias", channels)?);
+            Conv1d::made(&w, (channels, channels), weight, bias, ConvConfig::same(kernel, dilation))
         };
         let snake = |name: &str, i: usize| Snake::load(&w.pp(name).pp(i), channels);
         let layer = |(i, &dilation): (usize, &usize)| {
