@@ -7,7 +7,8 @@ parts: english turbo nano (T3, whole pipeline, memory, load), flow meanflow (S3G
 
 Runs with the Python that `tests/reference` needs; DIR holds the folders english, turbo and nano of `make_full.py` (time does
 not depend on what weights are). Nothing else should be running: the table says what share of the cores others had while the
-reference ran, and the load before Myna. Each part adds to FILE, so that they can be run one by one.
+reference ran, and the load before Myna. Each measurement is added to FILE, and what it holds already is not measured again, so
+that parts can be run one by one and go on where they were stopped.
 """
 import argparse
 import json
@@ -46,12 +47,16 @@ class Bench:
         self.file.write_text(json.dumps(self.results, indent=1))
 
     def reference(self, part):
+        if f"reference {part}" in self.results:
+            return
         out = self.folder / "reference.json"
         out.unlink(missing_ok=True)
         subprocess.run([sys.executable, "bench.py", "--json", out, part], cwd=REFERENCE, check=True, stdout=subprocess.DEVNULL)
         self.keep(f"reference {part}", json.loads(out.read_text())[part])
 
     def myna(self, name, variant, precision, *more, cache=False):
+        if name in self.results:
+            return
         command = [self.myna_path, "bench", "--model", Path(self.models) / variant, "--precision", precision, "--json", *map(str, more)]
         env = dict(os.environ, XDG_CACHE_HOME=str(self.folder / "cache"))
         done = subprocess.run(command if cache else [*command, "--no-cache"], check=True, stdout=subprocess.PIPE, env=env)
@@ -76,6 +81,8 @@ class Bench:
                 self.myna(f"voice {precision}", "nano", precision, "--tokens", 10, "--runs", 3, "--voice", clip(self.folder))
         elif name == "cache":
             for variant in VARIANTS:
+                if f"{variant} second" not in self.results:
+                    self.results.pop(f"{variant} first", None)
                 for time in ("first", "second"):
                     self.myna(f"{variant} {time}", variant, "int8", "--draft", "--tokens", 2, cache=True)
         else:
@@ -93,8 +100,9 @@ def table(r):
         ratio = ref_s / myna_s
         row(what, f"{ref_s * unit:.0f} ms", f"{myna_s * unit:.0f} ms", f"{ratio:.2f} ×", f"≥ {least} ×", ratio >= least)
 
-    for variant, least in (("english", 45), ("turbo", 80), ("nano", 250)):
-        ref, quiet = r.get(f"reference t3_{variant}"), []
+    # 45, 80 and 250 tokens/s on a machine on which the reference has 10.2, 18 and 55.
+    for variant, least in (("english", 4.4), ("turbo", 4.4), ("nano", 4.5)):
+        ref = r.get(f"reference t3_{variant}")
         for precision in ("int8", "f32"):
             ours, step = r.get(f"{variant} {precision}"), r.get(f"{variant} {precision} step")
             if not (ref and ours and step):
@@ -102,7 +110,7 @@ def table(r):
             decode = ref.get("decode_after_417") or ref["decode_after_100"]
             theirs, ms = decode["median_s"] * 1e3, ours["t3_ms_per_token"]
             far = step["drafts"][0]["pass_ms"]
-            bar, ok = (f"≥ {least} tokens/s", 1e3 / ms >= least) if precision == "int8" else ("", True)
+            bar, ok = (f"≥ {least} ×", theirs / ms >= least) if precision == "int8" else ("", True)
             row(f"T3 {variant} {precision}, one token", f"{1e3 / theirs:.1f} tokens/s", f"{1e3 / ms:.1f}; {1e3 / far:.1f} with 300 behind it",
                 f"{theirs / ms:.2f} ×", bar, ok)
             limit = ours["limits"]["read_gb_per_sec"]
