@@ -1,13 +1,19 @@
 //! T3 on a graphics card with random weights at the released sizes: tokens a second and prefill, and what share that is of
-//! reading the weights and the cache once. `cargo bench --bench gpu --features cuda`, or see `gpu.sh`.
+//! reading the weights and the cache once. For every folder with an S3Gen checkpoint of the released size that is named:
+//! mel and sound from speech tokens. `cargo bench --bench gpu --features cuda -- FOLDER`, or see `gpu.sh`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use candle_core::{Device, Tensor};
 use myna_engine::cuda::{Card, CudaT3, LayerWeights, MOST_STEPS, Net, Number, OuterWeights, Shape};
 use myna_engine::noise::{NoiseSource, SeededNoise};
+use myna_engine::s3gen::hift::{Hift, HiftConfig};
+use myna_engine::s3gen::{FlowConfig, FlowOptions, FlowRun, S3Gen, S3GenReference};
 use myna_engine::sampling::SamplingOptions;
+use myna_engine::weights::Weights;
 
 const POSITIONS: usize = 1200;
 /// Positions of a prompt, and those of them that are the voice's (Llama), kept from sentence to sentence.
@@ -110,11 +116,99 @@ fn measure(card: &Arc<Card>, name: &str, s: Shape, number: Number, rows: usize) 
     );
 }
 
+/// Products and attention of one step of the estimator, for each row of the batch, in floating-point operations.
+fn step_flops(frames: f64) -> f64 {
+    let block = 2.0 * frames * (256.0 * 1536.0 + 512.0 * 256.0 + 2.0 * 256.0 * 1024.0) + 4.0 * frames * frames * 512.0;
+    let convs = 2.0 * frames * 256.0 * (3.0 * 256.0 * 28.0 + 4.0 * (320.0 + 512.0 - 512.0) + 13.0 * 256.0);
+    56.0 * block + convs
+}
+
+fn times(mut work: impl FnMut()) -> f64 {
+    let run = |_| {
+        let started = Instant::now();
+        work();
+        started.elapsed().as_secs_f64() * 1e3
+    };
+    median((0..3 + 2 * RUNS).map(run).skip(3).collect())
+}
+
+/// Mel and sound with a reference of ten seconds.
+fn measure_decoder(card: &Arc<Card>, folder: &Path, number: Number) {
+    let names = ["s3gen.safetensors", "s3gen_meanflow.safetensors"];
+    let Some(path) = names.iter().map(|name| folder.join(name)).find(|path| path.exists()) else { return };
+    let before = card.free_bytes().unwrap();
+    let w = Weights::open(&path, &Device::Cpu).unwrap();
+    let mut s3gen = S3Gen::load(&w, &FlowConfig::default()).unwrap();
+    let on = card.beside().unwrap();
+    s3gen.put_on_card(&w, &on, number).unwrap();
+    let mut hift = Hift::load(&w.pp("mel2wav"), &HiftConfig::default()).unwrap();
+    hift.put_on_card(&w.pp("mel2wav"), &HiftConfig::default(), &on).unwrap();
+    let tensor = |values: Vec<f32>, frames: usize| Tensor::from_vec(values, (1, frames, 80), &Device::Cpu).unwrap();
+    let ids = |n: u32| (0..n).map(|i| i * 2357 % 6561).collect::<Vec<u32>>();
+    let reference = S3GenReference {
+        prompt_token: ids(250),
+        prompt_feat: tensor(values(1, 500 * 80, 1.0), 500),
+        x_vector: Tensor::from_vec(values(2, 192, 1.0), (1, 192), &Device::Cpu).unwrap(),
+    };
+    let options: FlowOptions = s3gen.default_options();
+    let noise = SeededNoise::new(1);
+    let run = FlowRun { noise: &noise, sentence: 0, cancelled: &|| false };
+    let (steps, rows) = (options.solver.steps() as f64, if path.ends_with(names[0]) { 2.0 } else { 1.0 });
+    for tokens in [13u32, 100, 250] {
+        let launched = on.launches();
+        s3gen.mel(&reference, &ids(tokens), &options, &run).unwrap();
+        let launches = on.launches() - launched;
+        let mel = times(|| drop(s3gen.mel(&reference, &ids(tokens), &options, &run).unwrap()));
+        let frames = 2 * tokens as usize;
+        let xs = tensor(values(3, frames * 80, 1.0).iter().map(|x| x - 4.0).collect(), frames);
+        let source = values(4, frames * 480, 0.1);
+        let sound = times(|| drop(hift.inference_from_source(&xs, &source).unwrap()));
+        let whole = times(|| drop(hift.forward(&xs, &noise, 0).unwrap()));
+        println!(
+            "{} {:4} {steps} steps, {tokens:3} tokens: mel {mel:6.2} ms in {launches} launches ({:.0} TFLOP/s of the steps'), \
+             vocoder {sound:5.2} ms, with pitch and excitation {whole:5.2} ms",
+            path.file_name().unwrap().to_string_lossy(),
+            number.name(),
+            steps * rows * step_flops(500.0 + frames as f64) / mel / 1e9,
+        );
+    }
+    let first = times(|| {
+        let mut state = s3gen.start(&reference, &options).unwrap();
+        drop(s3gen.decode(&mut state, &ids(11), false, &run).unwrap());
+    });
+    let used = || (before - card.free_bytes().unwrap()) >> 20;
+    let after_few = used();
+    for i in 0..500 {
+        s3gen
+            .mel(&reference, &ids(8 + i % 40), &FlowOptions { solver: options.solver.with_steps(1), ..options }, &run)
+            .unwrap();
+    }
+    let ((weights, activations), (vocoder, rendering)) = (s3gen.bytes_on_card(), hift.bytes_on_card());
+    println!(
+        "    first chunk of 8 + 3 tokens: {first:.2} ms; weights {} + {} MB, activations {} + {} MB; {after_few} MB of the \
+         card taken, {} MB after 500 more jobs",
+        weights >> 20,
+        vocoder >> 20,
+        activations >> 20,
+        rendering >> 20,
+        used()
+    );
+}
+
 fn main() {
     let card = match Card::open() {
         Ok(card) => card,
         Err(why) => return println!("GPU: none, because {why}"),
     };
+    let folders: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    for folder in &folders {
+        for number in [Number::Bf16, Number::F16, Number::F32] {
+            measure_decoder(&card, Path::new(folder), number);
+        }
+    }
+    if !folders.is_empty() {
+        return;
+    }
     println!(
         "{}: prefill of {PROMPT} positions (of which {VOICE} of the voice are kept, with Llama), then tokens",
         card.name()

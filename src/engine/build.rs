@@ -20,21 +20,26 @@ fn main() -> Result<(), Box<dyn Error>> {
     let nvcc =
         env::var_os("CUDA_HOME").map_or_else(|| PathBuf::from("nvcc"), |home| PathBuf::from(home).join("bin/nvcc"));
     let architectures = env::var("MYNA_CUDA_ARCHS").unwrap_or_else(|_| ARCHITECTURES.to_owned());
-    let mut command = Command::new(&nvcc);
-    command.args(["-O3", "-std=c++17", "-fatbin", "-Xfatbin=-compress-all", "--threads=2"]);
-    let mut newest = "";
-    for arch in architectures.split(',').map(str::trim) {
-        command.arg(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
-        newest = arch;
+    for name in ["t3", "s3gen"] {
+        let mut command = Command::new(&nvcc);
+        command.args(["-O3", "-std=c++17", "-fatbin", "-Xfatbin=-compress-all", "--threads=2"]);
+        let mut newest = "";
+        for arch in architectures.split(',').map(str::trim) {
+            command.arg(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
+            newest = arch;
+        }
+        // For cards that do not exist yet, the driver compiles this when the program starts.
+        command.arg(format!("-gencode=arch=compute_{newest},code=compute_{newest}"));
+        command.arg("-o").arg(PathBuf::from(env::var("OUT_DIR")?).join(format!("{name}.fatbin")));
+        let done = command.arg(kernels.join(format!("{name}.cu"))).status().map_err(|e| {
+            format!(
+                "the feature `cuda` needs NVIDIA's compiler, and {} cannot be run ({e}): see packaging/linux/cuda.sh",
+                nvcc.display()
+            )
+        })?;
+        if !done.success() {
+            return Err(format!("{} failed", nvcc.display()).into());
+        }
     }
-    // For cards that do not exist yet, the driver compiles this when the program starts.
-    command.arg(format!("-gencode=arch=compute_{newest},code=compute_{newest}"));
-    command.arg("-o").arg(PathBuf::from(env::var("OUT_DIR")?).join("t3.fatbin")).arg(kernels.join("t3.cu"));
-    let done = command.status().map_err(|e| {
-        format!(
-            "the feature `cuda` needs NVIDIA's compiler, and {} cannot be run ({e}): see packaging/linux/cuda.sh",
-            nvcc.display()
-        )
-    })?;
-    if done.success() { Ok(()) } else { Err(format!("{} failed", nvcc.display()).into()) }
+    Ok(())
 }

@@ -6,8 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use candle_core::Device;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+#[cfg(feature = "cuda")]
+use crate::cuda::Card;
 use crate::error::{Error, Result};
 use crate::protocol::{DeviceKind, Precision};
+use crate::s3gen::S3Gen;
+use crate::s3gen::hift::{Hift, HiftConfig};
 use crate::t3::T3;
 use crate::weights::Weights;
 
@@ -33,31 +37,69 @@ pub(crate) fn open_device(kind: DeviceKind) -> Result<Device> {
     }
 }
 
-/// Has T3 run on the first CUDA card. Returns what is to be said of it, in words; the reason, where T3 stays on the CPU.
+/// Has T3 run on the first CUDA card. Returns what is to be said of it, in words, and the card; the reason and none, where
+/// T3 stays on the CPU.
 ///
 /// # Errors
 /// If `weights`, the file that `t3` was loaded from, cannot be read.
 #[cfg(feature = "cuda")]
-pub(crate) fn put_on_card(t3: &mut T3, weights: &Weights, precision: Precision) -> Result<String> {
+pub(crate) fn put_on_card(t3: &mut T3, weights: &Weights, precision: Precision) -> Result<(String, Option<Arc<Card>>)> {
     let number = crate::t3::on_card::number_of(precision);
     // A driver that lacks a function has cudarc panic.
-    let open = std::panic::catch_unwind(crate::cuda::Card::open);
+    let open = std::panic::catch_unwind(Card::open);
     let card = open.unwrap_or_else(|_| Err(Error::device("the driver is too old; 580 or newer is needed")));
-    let put = card.and_then(|card| {
-        let name = card.name().to_owned();
-        t3.put_on_card(weights, card, number).map(|()| name)
-    });
+    let put = card.and_then(|card| t3.put_on_card(weights, card.clone(), number).map(|()| card));
     match put {
-        Ok(name) => Ok(format!("{name} (T3, {})", number.name())),
-        Err(Error::Device(why)) => Ok(format!("GPU: none, because {why}")),
+        Ok(card) => Ok((format!("{} (T3 {}", card.name(), number.name()), Some(card))),
+        Err(Error::Device(why)) => Ok((format!("GPU: none, because {why}"), None)),
         Err(other) => Err(other),
     }
 }
 
+/// Has S3Gen's decoder run on the card that T3 is on; it works on beside it. Returns what is to be said of it, in words.
+///
+/// # Errors
+/// If `weights`, the file that both were loaded from, cannot be read.
+#[cfg(feature = "cuda")]
+pub(crate) fn put_decoder_on_card(
+    (s3gen, hift): (&mut S3Gen, &mut Hift),
+    weights: &Weights,
+    config: &HiftConfig,
+    card: &Card,
+    precision: Precision,
+) -> Result<String> {
+    let number = crate::t3::on_card::number_of(precision);
+    let put = card.beside().and_then(|card| {
+        s3gen.put_on_card(weights, &card, number)?;
+        hift.put_on_card(&weights.pp("mel2wav"), config, &card)
+    });
+    match put {
+        Ok(()) => Ok(format!(", S3Gen {})", number.name())),
+        Err(Error::Device(why)) => Ok(format!("; S3Gen on the CPU, because {why})")),
+        Err(other) => Err(other),
+    }
+}
+
+/// A card, in a build that knows none.
+#[cfg(not(feature = "cuda"))]
+pub(crate) enum Card {}
+
 /// As above, in a build that knows no cards; [`open_device`] has said so before.
 #[cfg(not(feature = "cuda"))]
-pub(crate) fn put_on_card(_: &mut T3, _: &Weights, _: Precision) -> Result<String> {
-    open_device(DeviceKind::Cuda).map(|_| String::new())
+pub(crate) fn put_on_card(_: &mut T3, _: &Weights, _: Precision) -> Result<(String, Option<Arc<Card>>)> {
+    open_device(DeviceKind::Cuda).map(|_| (String::new(), None))
+}
+
+/// As above.
+#[cfg(not(feature = "cuda"))]
+pub(crate) fn put_decoder_on_card(
+    _: (&mut S3Gen, &mut Hift),
+    _: &Weights,
+    _: &HiftConfig,
+    card: &Card,
+    _: Precision,
+) -> Result<String> {
+    match *card {}
 }
 
 /// The processor in words: "CPU, 2 threads, AVX-512".

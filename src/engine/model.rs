@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use crate::config::ModelConfig;
-use crate::device::{Lanes, describe_cpu, open_device, put_on_card};
+use crate::device::{Lanes, describe_cpu, open_device, put_decoder_on_card, put_on_card};
 use crate::error::{Error, Result};
 use crate::meter::{self, Limits};
 use crate::model_files::ModelFiles;
@@ -116,9 +116,9 @@ impl Model {
             t3 = t3.with_cache(plan.t3_cache);
         }
         w.finish()?;
-        let card = match request.device {
-            DeviceKind::Cuda => format!("{}; ", put_on_card(&mut t3, &w, plan.t3)?),
-            _ => String::new(),
+        let (mut says, card) = match request.device {
+            DeviceKind::Cuda => put_on_card(&mut t3, &w, plan.t3)?,
+            _ => (String::new(), None),
         };
         let model_hash = w.fingerprint()?;
         w.keep_packed()?;
@@ -133,8 +133,14 @@ impl Model {
                 CamPPlus::load(&encoder("speaker_encoder"), &config.camp_plus)?,
             ))
         };
-        let (s3gen, hift, s3_tokenizer, camp_plus) =
+        let (mut s3gen, mut hift, s3_tokenizer, camp_plus) =
             watched(&w, |share| progress(0.65 + 0.3 * share, "S3Gen"), networks)?;
+        if let Some(card) = &card {
+            says += &put_decoder_on_card((&mut s3gen, &mut hift), &w, &config.hift, card, plan.flow)?;
+        }
+        if !says.is_empty() {
+            says += "; ";
+        }
         w.finish()?;
         w.keep_packed()?;
         progress(0.95, "watermark");
@@ -154,7 +160,7 @@ impl Model {
             title: if embedded { "Myna small".to_owned() } else { spec.title.to_owned() },
             embedded,
             precision: request.precision,
-            device: card + &describe_cpu(lanes.threads()),
+            device: says + &describe_cpu(lanes.threads()),
             threads: lanes.threads(),
             languages: if spec.multilingual {
                 Language::all().map(|l| l.code().to_owned()).collect()

@@ -1,24 +1,27 @@
 //! The graphics card: driver, context, kernels.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, DriverError, sys};
 use cudarc::nvrtc::Ptx;
 
 use crate::error::{Error, Result};
 
-/// The kernels, for each architecture that the build was made for.
-static KERNELS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/t3.fatbin"));
+/// The kernels of T3 and of S3Gen, for each architecture that the build was made for.
+static T3: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/t3.fatbin"));
+static S3GEN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/s3gen.fatbin"));
 
 /// A card with the kernels loaded. All work goes to one stream.
 #[derive(Debug)]
 pub struct Card {
     pub(super) context: Arc<CudaContext>,
     pub(super) stream: Arc<CudaStream>,
-    module: Arc<CudaModule>,
+    modules: [Arc<CudaModule>; 2],
     name: String,
     multiprocessors: usize,
     stream_pieces: usize,
+    launches: AtomicUsize,
 }
 
 impl Card {
@@ -40,11 +43,14 @@ impl Card {
         // SAFETY: everything runs on one stream, in order.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(failed)?;
-        let module = context.load_module(Ptx::from_binary(KERNELS.to_vec())).map_err(|e| {
-            Error::device(format!("its driver cannot load the kernels ({e}); driver 580 or newer is needed"))
-        })?;
+        let load = |kernels: &[u8]| {
+            context.load_module(Ptx::from_binary(kernels.to_vec())).map_err(|e| {
+                Error::device(format!("its driver cannot load the kernels ({e}); driver 580 or newer is needed"))
+            })
+        };
+        let modules = [load(T3)?, load(S3GEN)?];
         let stream_pieces = {
-            let global = module.get_global("stream_pieces", &stream).map_err(failed)?;
+            let global = modules[0].get_global("stream_pieces", &stream).map_err(failed)?;
             let bytes = stream.clone_dtoh(&global).map_err(failed)?;
             bytes.first_chunk().map_or(0, |four| i32::from_le_bytes(*four) as usize)
         };
@@ -55,8 +61,42 @@ impl Card {
             stream_pieces,
             context,
             stream,
-            module,
+            modules,
+            launches: AtomicUsize::new(0),
         }))
+    }
+
+    /// The same card with another stream, whose work neither waits for this one's nor is waited for.
+    ///
+    /// # Errors
+    /// If the card fails.
+    pub fn beside(&self) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            context: self.context.clone(),
+            stream: self.context.new_stream().map_err(failed)?,
+            modules: self.modules.clone(),
+            name: self.name.clone(),
+            multiprocessors: self.multiprocessors,
+            stream_pieces: self.stream_pieces,
+            launches: AtomicUsize::new(0),
+        }))
+    }
+
+    /// Layers started on this stream so far.
+    pub fn launches(&self) -> usize {
+        self.launches.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_launch(&self) {
+        self.launches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Bytes that are free.
+    ///
+    /// # Errors
+    /// If the card fails.
+    pub fn free_bytes(&self) -> Result<usize> {
+        self.context.mem_get_info().map(|(free, _)| free).map_err(failed)
     }
 
     /// The vendor's name of it.
@@ -76,7 +116,8 @@ impl Card {
 
     /// A kernel by name; `shared` bytes of shared memory beyond the usual limit, 0 for none.
     pub(super) fn kernel(&self, name: &str, shared: usize) -> Result<CudaFunction> {
-        let kernel = self.module.load_function(name).map_err(failed)?;
+        let [t3, s3gen] = &self.modules;
+        let kernel = t3.load_function(name).or_else(|_| s3gen.load_function(name)).map_err(failed)?;
         if shared > 0 {
             let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             kernel.set_attribute(attribute, shared as i32).map_err(|e| {

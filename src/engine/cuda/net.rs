@@ -24,6 +24,8 @@ pub enum Number {
     F16,
     /// 16-bit brain floats.
     Bf16,
+    /// 64-bit floats: of the pitch alone.
+    F64,
 }
 
 impl Number {
@@ -33,11 +35,17 @@ impl Number {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
+            Self::F64 => "f64",
         }
     }
 
-    pub(super) fn bytes(self) -> usize {
-        if self == Self::F32 { 4 } else { 2 }
+    /// Bytes of one.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F64 => 8,
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
     }
 }
 
@@ -286,22 +294,16 @@ impl Net {
 }
 
 /// Rows padded with zeros and rounded.
-fn packed(matrix: &[f32], columns: usize, padded: usize, number: Number) -> Vec<u8> {
+pub(super) fn packed(matrix: &[f32], columns: usize, padded: usize, number: Number) -> Vec<u8> {
     let rows = matrix.len() / columns.max(1);
     let mut out = vec![0u8; rows * padded * number.bytes()];
     for (row, to) in matrix.chunks_exact(columns).zip(out.chunks_exact_mut(padded * number.bytes())) {
+        let to = to.chunks_exact_mut(number.bytes()).zip(row);
         match number {
-            Number::F32 => to.chunks_exact_mut(4).zip(row).for_each(|(to, x)| to.copy_from_slice(&x.to_le_bytes())),
-            Number::F16 => {
-                to.chunks_exact_mut(2)
-                    .zip(row)
-                    .for_each(|(to, x)| to.copy_from_slice(&f16::from_f32(*x).to_le_bytes()));
-            }
-            Number::Bf16 => {
-                to.chunks_exact_mut(2)
-                    .zip(row)
-                    .for_each(|(to, x)| to.copy_from_slice(&bf16::from_f32(*x).to_le_bytes()));
-            }
+            Number::F64 => to.for_each(|(to, x)| to.copy_from_slice(&f64::from(*x).to_le_bytes())),
+            Number::F32 => to.for_each(|(to, x)| to.copy_from_slice(&x.to_le_bytes())),
+            Number::F16 => to.for_each(|(to, x)| to.copy_from_slice(&f16::from_f32(*x).to_le_bytes())),
+            Number::Bf16 => to.for_each(|(to, x)| to.copy_from_slice(&bf16::from_f32(*x).to_le_bytes())),
         }
     }
     out

@@ -2,6 +2,7 @@
 //! Every kernel against a plain computation on the CPU, with fresh random inputs and poisoned outputs. Without a card
 //! these tests see that its absence is said.
 
+mod layers;
 mod reference;
 
 use std::sync::Arc;

@@ -124,6 +124,11 @@ impl Carry {
         Self { chunks, ..Self::default() }
     }
 
+    /// The rule of a pass over everything; nothing where a stretch is one of several.
+    pub(super) fn of_whole(&self) -> Option<Option<Chunks>> {
+        (!self.streaming).then_some(self.chunks)
+    }
+
     /// Begins a pass over `rows`: the next layer to ask is the network's first. The last `provisional` rows will come
     /// again, better informed, and are not remembered.
     pub(super) fn begin(&mut self, rows: usize, provisional: usize) {

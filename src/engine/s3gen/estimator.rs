@@ -67,6 +67,16 @@ impl ConditionalDecoder {
         self.time.forward(t, r, device)
     }
 
+    /// What the embedding of `t` (and `r`) adds to each resnet, one behind the other: the first, the middle ones, the last.
+    pub(super) fn time_shifts(&self, t: f32, r: f32) -> Result<Vec<f32>> {
+        let time = mish(&self.embed_time(t, r, &Device::Cpu)?)?;
+        let mut all = Vec::new();
+        for stage in [&self.down].into_iter().chain(&self.mid).chain([&self.up]) {
+            all.extend(stage.resnet.mlp.forward(&time)?.flatten_all()?.to_vec1::<f32>()?);
+        }
+        Ok(all)
+    }
+
     /// The velocity, `(B, T, 80)`, for `xs: (B, T, 320)` (state, `mu`, speaker, known mel) at an embedded time.
     ///
     /// `carry`, whose pass has begun, knows what came before.

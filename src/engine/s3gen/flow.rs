@@ -5,12 +5,15 @@
 //! Mean flow (Geng et al., 2025): the network predicts the mean velocity of a whole step, so two steps over a linear
 //! schedule are enough and no guidance is needed.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Tensor};
 
 use super::carry::Carry;
 use super::config::{Chunks, FlowConfig, MEL_CHANNELS};
 use super::encoder::UpsampleConformerEncoder;
 use super::estimator::{ConditionalDecoder, stack_inputs};
+use super::on_card::OnCard;
 use crate::error::{Error, Result};
 use crate::nn::{Embedding, Linear};
 use crate::noise::NoiseSource;
@@ -67,7 +70,7 @@ impl Solver {
     }
 
     /// Weight of the guidance, if there is any.
-    fn guidance(self) -> Option<f64> {
+    pub(super) fn guidance(self) -> Option<f64> {
         match self {
             Self::Cfm { cfg_rate, .. } if cfg_rate != 0.0 => Some(cfg_rate),
             _ => None,
@@ -150,6 +153,11 @@ impl FlowCarry {
     pub(super) fn whole(steps: usize, chunks: Option<Chunks>) -> Self {
         Self { frames: 0, provisional: 0, steps: vec![Carry::whole(chunks); steps] }
     }
+
+    /// The chunk rule of a run in one go; nothing where it is one in stretches.
+    fn of_whole(&self) -> Option<Option<Chunks>> {
+        self.steps.first().and_then(Carry::of_whole)
+    }
 }
 
 /// `CausalMaskedDiffWithXvec`: token encoder, speaker projection and flow.
@@ -161,6 +169,8 @@ pub(super) struct Flow {
     encoder_proj: Linear,
     estimator: ConditionalDecoder,
     vocab: usize,
+    /// Encoder and estimator once more, where a card has them.
+    pub(super) on_card: Option<Arc<OnCard>>,
 }
 
 impl Flow {
@@ -180,7 +190,22 @@ impl Flow {
             encoder,
             estimator: ConditionalDecoder::load(&w.pp("decoder.estimator"), &config.estimator)?,
             vocab: config.vocab,
+            on_card: None,
         })
+    }
+
+    /// The card, if there is one that has not failed.
+    pub(super) fn card(&self) -> Option<&OnCard> {
+        self.on_card.as_deref().filter(|card| card.is_usable())
+    }
+
+    /// What the times of a solver's steps add to the estimator's resnets, `(steps, resnets, channels)`.
+    fn time_shifts(&self, solver: Solver) -> Result<Vec<f32>> {
+        let mut all = Vec::new();
+        for times in solver.schedule().windows(2) {
+            all.extend(self.estimator.time_shifts(times[0], times[1])?);
+        }
+        Ok(all)
     }
 
     /// Fails if a code lies outside the table.
@@ -228,6 +253,9 @@ impl Flow {
 
     /// Encodes the tokens that follow those `carry` knows: `mu (1, 2n, 80)`. The last `provisional` ones come again.
     pub(super) fn encode(&self, tokens: &[u32], provisional: usize, carry: &mut Carry) -> Result<Tensor> {
+        if let (Some(card), Some(chunks)) = (self.card(), carry.of_whole()) {
+            return card.encode(tokens, chunks);
+        }
         let embedded = self.input_embedding.forward(tokens)?;
         self.encoder_proj.forward(&self.encoder.forward(&embedded, provisional, carry)?)
     }
@@ -242,6 +270,9 @@ impl Flow {
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Tensor> {
         let frames = x.dims3()?.1;
+        if let (Some(card), Some(chunks)) = (self.card(), carry.of_whole()) {
+            return card.solve(&x, conditions, solver, chunks, (&|| self.time_shifts(solver), cancelled));
+        }
         let guidance = solver.guidance();
         let rows = Rows::new(conditions, guidance.is_some())?;
         for (step, times) in carry.steps.iter_mut().zip(solver.schedule().windows(2)) {

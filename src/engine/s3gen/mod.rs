@@ -3,6 +3,7 @@
 //! `mel = solve(noise, encode([prompt tokens, tokens]), speaker, [prompt mel, 0])`, of which the frames behind the
 //! prompt are the result: the flow continues the prompt's mel. 25 tokens and 50 frames to the second.
 
+mod anew;
 pub mod campplus;
 mod carry;
 mod config;
@@ -10,6 +11,8 @@ mod encoder;
 mod estimator;
 mod flow;
 pub mod hift;
+#[cfg_attr(not(feature = "cuda"), path = "no_card.rs")]
+mod on_card;
 mod stream;
 
 use candle_core::{Device, Tensor};

@@ -13,6 +13,8 @@
 //! that is too much (many more steps): the estimator runs anew over the end of the prompt, the last frames and the new
 //! ones, and is told the mel it gave before as if the prompt had said it.
 //!
+//! On a graphics card none of them: see `anew.rs`.
+//!
 //! Measured with the embedded model without its masks, six voices, chunks growing from 8 tokens by halves to 100: mean
 //! difference of the log-mel from the one-shot result over all frames and at edges (three frames on either side), and mean
 //! step from the frame before an edge to the one behind it, where the one-shot result has 0.541. The encoder ran anew
@@ -40,6 +42,7 @@
 
 use candle_core::{DType, Tensor};
 
+use super::anew::Anew;
 use super::carry::{Carry, Ends};
 use super::config::{Chunks, FRAMES_PER_TOKEN, LOOKAHEAD_TOKENS, MEL_CHANNELS};
 use super::flow::{Conditions, FlowCarry, FlowRun};
@@ -99,6 +102,7 @@ pub struct S3GenState {
 enum Method {
     Carry(CarryStream),
     Window(Window),
+    Anew(Anew),
 }
 
 /// The encoder and its output that waits for the estimator.
@@ -146,11 +150,11 @@ struct Window {
 }
 
 /// What all methods need besides their state.
-struct Task<'a> {
-    s3gen: &'a S3Gen,
-    speaker: &'a Tensor,
-    options: &'a FlowOptions,
-    run: &'a FlowRun<'a>,
+pub(super) struct Task<'a> {
+    pub s3gen: &'a S3Gen,
+    pub speaker: &'a Tensor,
+    pub options: &'a FlowOptions,
+    pub run: &'a FlowRun<'a>,
 }
 
 impl S3Gen {
@@ -161,6 +165,11 @@ impl S3Gen {
     pub fn start(&self, reference: &S3GenReference, options: &FlowOptions) -> Result<S3GenState> {
         let speaker = self.speaker(reference, options)?;
         let (stream, prompt) = (options.stream, reference.prompt_token.len());
+        if self.flow.card().is_some() {
+            let method = Method::Anew(Anew::new(reference, self.config.chunk_causal, stream.context_tokens)?);
+            let pending = Vec::new();
+            return Ok(S3GenState { options: *options, speaker, method, pending, started: false, finished: false });
+        }
         let chunks = self.config.chunk_causal.map(|chunks| (chunks.tokens(prompt), chunks.estimator(prompt)));
         // What looks three tokens ahead at the end of the prompt belongs to the speech.
         let ends = Ends { first: prompt.saturating_sub(LOOKAHEAD_TOKENS), last: stream.context_tokens };
@@ -203,6 +212,7 @@ impl S3Gen {
         match method {
             Method::Carry(stream) => stream.decode(pending, false, &task).map(|_| ()),
             Method::Window(window) => window.tokens.advance(pending, false, &task),
+            Method::Anew(_) => Ok(()),
         }
     }
 
@@ -230,23 +240,27 @@ impl S3Gen {
         }
         pending.extend_from_slice(new_tokens);
         *finished = last;
-        if !last && method.tokens().encoded + pending.len() <= method.tokens().prompt + LOOKAHEAD_TOKENS {
+        let task = Task { s3gen: self, speaker, options, run };
+        if !last && method.has_too_few(pending.len()) {
             return Ok(MelChunk { frames: empty_mel(speaker)?, lookahead: None });
         }
-        let task = Task { s3gen: self, speaker, options, run };
         match method {
             Method::Carry(stream) => stream.decode(pending, last, &task),
             Method::Window(window) => window.decode(pending, last, &task),
+            Method::Anew(anew) => anew.decode(std::mem::take(pending), last, &task),
         }
     }
 }
 
 impl Method {
-    fn tokens(&self) -> &TokenStream {
-        match self {
+    /// Whether so many more tokens bring no certain frame of the speech.
+    fn has_too_few(&self, pending: usize) -> bool {
+        let tokens = match self {
             Self::Carry(stream) => &stream.tokens,
             Self::Window(window) => &window.tokens,
-        }
+            Self::Anew(_) => return false,
+        };
+        tokens.encoded + pending <= tokens.prompt + LOOKAHEAD_TOKENS
     }
 }
 
@@ -385,7 +399,7 @@ fn whole_chunks(chunks: &Chunks, start: usize, available: usize) -> usize {
 }
 
 /// `(1, T + preview, 80)` as a chunk of T frames and its preview.
-fn split(x: &Tensor, preview: usize) -> Result<MelChunk> {
+pub(super) fn split(x: &Tensor, preview: usize) -> Result<MelChunk> {
     let frames = x.dims()[1] - preview;
     let part = |from, len| x.narrow(1, from, len)?.force_contiguous();
     let lookahead = if preview > 0 && frames > 0 { Some(part(frames, preview)?) } else { None };
@@ -393,7 +407,7 @@ fn split(x: &Tensor, preview: usize) -> Result<MelChunk> {
 }
 
 /// No frames, on the device of `like`.
-fn empty_mel(like: &Tensor) -> Result<Tensor> {
+pub(super) fn empty_mel(like: &Tensor) -> Result<Tensor> {
     Ok(Tensor::zeros((1, 0, MEL_CHANNELS), DType::F32, like.device())?)
 }
 

@@ -3,7 +3,7 @@
 // With 16-bit weights products run on the tensor cores, which take activations of the same kind; sums, norms, attention
 // and the residual stream are f32.
 #pragma once
-#include "common.cuh"
+#include "cores.cuh"
 
 /// What becomes of a product.
 enum Finish { STORE = 0, ADD = 1, GATE = 2, GELU = 3 };
@@ -17,11 +17,6 @@ struct Product {
     void* inner;                  // GATE: (m, inner_width) of n / 2 values; GELU: of n values
     int m, n, k, inner_width, finish;
 };
-
-/// Rounds an activation to what the products take.
-__device__ __forceinline__ void put(float* to, float v) { *to = v; }
-__device__ __forceinline__ void put(__half* to, float v) { *to = __float2half_rn(fminf(fmaxf(v, -65504.0f), 65504.0f)); }
-__device__ __forceinline__ void put(__nv_bfloat16* to, float v) { *to = __float2bfloat16_rn(v); }
 
 /// Takes the columns n and n + 1 of row m, n being even.
 template <class W> __device__ __forceinline__ void finish(const Product& p, int m, int n, float v0, float v1) {
@@ -41,29 +36,6 @@ template <class W> __device__ __forceinline__ void finish(const Product& p, int 
 }
 
 constexpr int TILE = 64;
-
-__device__ __forceinline__ void copy16(void* to, const void* from) {
-    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-}
-
-__device__ __forceinline__ void fragments(uint32_t (&f)[4], const void* from) {
-    const uint32_t address = (uint32_t)__cvta_generic_to_shared(from);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
-                 : "r"(address));
-}
-
-__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half*) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __nv_bfloat16*) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 /// A block makes 64 by 64 values. Two groups of four warps share the columns of the factors, since most products have too
 /// few tiles to fill a card otherwise; each warp makes a quarter of the tile.

@@ -51,7 +51,7 @@ impl Random {
 /// As the card keeps them.
 pub(super) fn rounded(values: &[f32], number: Number) -> Vec<f32> {
     let round = |x: &f32| match number {
-        Number::F32 => *x,
+        Number::F32 | Number::F64 => *x,
         Number::F16 => f16::from_f32(*x).to_f32(),
         Number::Bf16 => bf16::from_f32(*x).to_f32(),
     };

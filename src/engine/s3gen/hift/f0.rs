@@ -12,8 +12,8 @@ use crate::weights::Weights;
 
 /// Frames on either side that the pitch of one depends on: one per convolution.
 pub(super) const F0_REACH_FRAMES: usize = LAYERS;
-const LAYERS: usize = 5;
-const TAPS: usize = 3;
+pub(in crate::s3gen) const LAYERS: usize = 5;
+pub(in crate::s3gen) const TAPS: usize = 3;
 
 #[derive(Debug, Clone)]
 pub(super) struct F0Predictor {

@@ -13,30 +13,32 @@ use crate::nn::{Conv1d, ConvConfig, ConvTranspose1d, Snake, add, leaky_relu};
 use crate::s3gen::MEL_CHANNELS;
 use crate::weights::Weights;
 
-const N_FFT: usize = 16;
-const HOP: usize = 4;
-const BINS: usize = N_FFT / 2 + 1;
+pub(in crate::s3gen) const N_FFT: usize = 16;
+pub(in crate::s3gen) const HOP: usize = 4;
+pub(in crate::s3gen) const BINS: usize = N_FFT / 2 + 1;
 /// STFT frames to a mel frame.
-const STFT_PER_FRAME: usize = SAMPLES_PER_FRAME / HOP;
-const DILATIONS: [usize; 3] = [1, 3, 5];
-const RESBLOCK_KERNELS: [usize; 3] = [3, 7, 11];
-const AUDIO_LIMIT: f32 = 0.99;
+pub(in crate::s3gen) const STFT_PER_FRAME: usize = SAMPLES_PER_FRAME / HOP;
+pub(in crate::s3gen) const DILATIONS: [usize; 3] = [1, 3, 5];
+pub(in crate::s3gen) const RESBLOCK_KERNELS: [usize; 3] = [3, 7, 11];
+pub(in crate::s3gen) const AUDIO_LIMIT: f32 = 0.99;
 const MAX_MAGNITUDE: f32 = 100.0;
 
 /// Frames on either side of a sample's own that it depends on, the excitation given.
-pub(super) const REACH_FRAMES: usize = STAGES[0].reach + STAGES[1].reach + STAGES[2].reach;
+pub(in crate::s3gen) const REACH_FRAMES: usize = STAGES[0].reach + STAGES[1].reach + STAGES[2].reach;
 
 /// What differs between the three stages.
-struct StageShape {
-    up: (usize, usize, usize),
-    source_down: (usize, usize, usize),
-    source_kernel: usize,
+#[derive(Debug)]
+pub(in crate::s3gen) struct StageShape {
+    /// Kernel, stride and padding of the upsampling, and of what the excitation goes through.
+    pub up: (usize, usize, usize),
+    pub source_down: (usize, usize, usize),
+    pub source_kernel: usize,
     /// Frames on either side that the stage's output depends on, rounded up: its rows hold 1/8, 1/40 and 1/120 frame,
     /// a residual block sees 36 (kernel 7) or 60 (kernel 11) rows, and each input some more.
-    reach: usize,
+    pub reach: usize,
 }
 
-const STAGES: [StageShape; 3] = [
+pub(in crate::s3gen) const STAGES: [StageShape; 3] = [
     // conv_pre 3 frames and the upsampling 1, or 2 rows of source_down and 36; then 60 rows: 98 of 1/8 frame.
     StageShape { up: (16, 8, 4), source_down: (30, 15, 7), source_kernel: 7, reach: 13 },
     // 2 + 36 + 60 rows of 1/40 frame.
@@ -88,12 +90,6 @@ impl Generator {
     /// clip ends there too.
     pub(super) fn render(&self, mel: &Tensor, source: &[f32], keep: Range<usize>) -> Result<Vec<f32>> {
         let frames = mel.dim(1)?;
-        if source.len() != frames * SAMPLES_PER_FRAME || keep.end > frames {
-            return Err(Error::internal(format!(
-                "the vocoder was given {frames} frames, {} source samples and asked for frames {keep:?}",
-                source.len()
-            )));
-        }
         if keep.is_empty() {
             return Ok(Vec::new());
         }
@@ -146,6 +142,18 @@ impl Generator {
         wav.iter_mut().for_each(|s| *s = s.clamp(-AUDIO_LIMIT, AUDIO_LIMIT));
         Ok(wav)
     }
+}
+
+/// Fails if the excitation does not belong to the mel, or not all frames of `keep` are there.
+pub(super) fn check(mel: &Tensor, source: &[f32], keep: &Range<usize>) -> Result<()> {
+    let frames = mel.dim(1)?;
+    if source.len() != frames * SAMPLES_PER_FRAME || keep.end > frames {
+        return Err(Error::internal(format!(
+            "the vocoder was given {frames} frames, {} source samples and asked for frames {keep:?}",
+            source.len()
+        )));
+    }
+    Ok(())
 }
 
 impl Stage {

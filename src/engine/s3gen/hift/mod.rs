@@ -6,10 +6,13 @@
 //!
 //! [`Hift::forward`] makes a whole clip, [`Hift::decode`] a stream without seams; see `stream.rs`.
 
-mod f0;
-mod generator;
+pub(super) mod f0;
+pub(super) mod generator;
 mod source;
 mod stream;
+
+use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
@@ -18,6 +21,8 @@ use self::f0::F0Predictor;
 use self::generator::Generator;
 use self::source::HarmonicSource;
 pub use self::stream::{FULL_HOLD_BACK_FRAMES, HiftState};
+use super::MEL_CHANNELS;
+use super::on_card::HiftOnCard;
 use crate::error::Result;
 use crate::noise::NoiseSource;
 use crate::weights::Weights;
@@ -55,6 +60,8 @@ pub struct Hift {
     f0_predictor: F0Predictor,
     source: HarmonicSource,
     generator: Generator,
+    /// Both networks once more, where a card has them.
+    pub(super) on_card: Option<Arc<HiftOnCard>>,
 }
 
 /// A whole clip and what it was made from.
@@ -87,6 +94,7 @@ impl Hift {
             f0_predictor: F0Predictor::load(&w.pp("f0_predictor"), config)?,
             source: HarmonicSource::load(&w.pp("m_source"))?,
             generator: Generator::load(w, config)?,
+            on_card: None,
         })
     }
 
@@ -95,7 +103,7 @@ impl Hift {
     /// # Errors
     /// If the shape differs.
     pub fn forward(&self, mel: &Tensor, noise: &dyn NoiseSource, sentence: usize) -> Result<HiftOutput> {
-        let f0 = self.f0_predictor.forward(mel)?;
+        let f0 = self.pitch(mel)?;
         let mut phase = self.source.start(noise, sentence);
         let source = self.source.generate(&mut phase, &f0, noise);
         let wav = self.inference_from_source(mel, &source)?;
@@ -112,15 +120,37 @@ impl Hift {
         let frames = mel.dim(1)?;
         let mut wav = Vec::with_capacity(frames * SAMPLES_PER_FRAME);
         for start in (0..frames).step_by(BLOCK_FRAMES) {
-            wav.extend(self.generator.render(mel, source, start..frames.min(start + BLOCK_FRAMES))?);
+            wav.extend(self.render(mel, source, start..frames.min(start + BLOCK_FRAMES))?);
         }
         Ok(wav)
+    }
+
+    fn card(&self) -> Option<&HiftOnCard> {
+        self.on_card.as_deref().filter(|card| card.is_usable())
+    }
+
+    /// `mel: (1, T, 80)` to T pitches in Hz.
+    fn pitch(&self, mel: &Tensor) -> Result<Vec<f32>> {
+        match self.card() {
+            Some(card) if mel.dims().last() == Some(&MEL_CHANNELS) => card.pitch(mel),
+            _ => self.f0_predictor.forward(mel),
+        }
+    }
+
+    /// See [`Generator::render`].
+    fn render(&self, mel: &Tensor, source: &[f32], keep: Range<usize>) -> Result<Vec<f32>> {
+        generator::check(mel, source, &keep)?;
+        match self.card() {
+            Some(_) if keep.is_empty() => Ok(Vec::new()),
+            Some(card) => card.render(mel, source, keep),
+            None => self.generator.render(mel, source, keep),
+        }
     }
 }
 
 /// Loads a convolution weight of `shape` that is stored as direction `v` and length `g`:
 /// `g · v / ‖v‖`, the norm over all dimensions but the first, also for transposed convolutions.
-fn weight_norm(w: &Weights, shape: (usize, usize, usize), dtype: DType) -> Result<Tensor> {
+pub(super) fn weight_norm(w: &Weights, shape: (usize, usize, usize), dtype: DType) -> Result<Tensor> {
     let g = w.get("parametrizations.weight.original0", (shape.0, 1, 1))?.to_dtype(dtype)?;
     let v = w.get("parametrizations.weight.original1", shape)?.to_dtype(dtype)?;
     let norm = v.sqr()?.sum_keepdim((1, 2))?.sqrt()?;

@@ -6,6 +6,8 @@
 //! The phase is kept in turns and in f64, one value per harmonic at each frame boundary. Pitch is constant within a
 //! frame, so every sample's phase follows from it in closed form, and a stream and a whole clip compute the same bits.
 
+use rayon::prelude::*;
+
 use super::{SAMPLE_RATE_HZ, SAMPLES_PER_FRAME};
 use crate::error::Result;
 use crate::kernels::trig::add_sines;
@@ -60,31 +62,44 @@ impl HarmonicSource {
 
     /// 480 samples for each pitch in Hz; `phase` moves on by as many frames.
     pub(super) fn generate(&self, phase: &mut SourcePhase, f0: &[f32], noise: &dyn NoiseSource) -> Vec<f32> {
-        let mut out = Vec::with_capacity(f0.len() * SAMPLES_PER_FRAME);
-        for &f0 in f0 {
-            let start = phase.frame * SAMPLES_PER_FRAME;
-            let draws = noise.source(phase.sentence, start, SAMPLES_PER_FRAME, HARMONICS);
-            out.extend_from_slice(&self.frame(phase, f0, &draws));
-        }
+        let starts: Vec<SourcePhase> = f0.iter().map(|&f0| phase.pass(f0)).collect();
+        let mut out = vec![0.0; f0.len() * SAMPLES_PER_FRAME];
+        out.par_chunks_exact_mut(SAMPLES_PER_FRAME).zip(&starts).zip(f0).for_each(|((out, at), &f0)| {
+            let draws = noise.source(at.sentence, at.frame * SAMPLES_PER_FRAME, SAMPLES_PER_FRAME, HARMONICS);
+            self.frame(at, f0, &draws, out);
+        });
         out
     }
 
-    fn frame(&self, phase: &mut SourcePhase, f0: f32, draws: &[f32]) -> [f32; SAMPLES_PER_FRAME] {
+    /// The samples of one frame, `out: (480)`.
+    fn frame(&self, at: &SourcePhase, f0: f32, draws: &[f32], out: &mut [f32]) {
         let voiced = f0 > VOICED_ABOVE_HZ;
         let noise = if voiced { VOICED_NOISE } else { UNVOICED_NOISE };
-        let mut out = [0.0; SAMPLES_PER_FRAME];
         for (o, draws) in out.iter_mut().zip(draws.chunks_exact(HARMONICS)) {
             *o = self.bias + noise * self.mix.iter().zip(draws).map(|(m, d)| m * d).sum::<f32>();
         }
-        for h in 0..HARMONICS {
-            // Rounded to f32 as the reference does before it sums.
-            let step = f64::from(f0 * (h + 1) as f32 / SAMPLE_RATE_HZ as f32);
-            if voiced {
-                add_sines(&mut out, phase.turns[h] + phase.offsets[h], step, SINE_AMPLITUDE * self.mix[h]);
+        if voiced {
+            for h in 0..HARMONICS {
+                add_sines(out, at.turns[h] + at.offsets[h], turns_per_sample(f0, h), SINE_AMPLITUDE * self.mix[h]);
             }
-            phase.turns[h] = (phase.turns[h] + step * SAMPLES_PER_FRAME as f64).fract();
         }
-        phase.frame += 1;
-        out.map(f32::tanh)
+        out.iter_mut().for_each(|o| *o = o.tanh());
     }
+}
+
+impl SourcePhase {
+    /// Goes on by a frame of this pitch; where it stood before.
+    fn pass(&mut self, f0: f32) -> Self {
+        let before = self.clone();
+        for (h, turns) in self.turns.iter_mut().enumerate() {
+            *turns = (*turns + turns_per_sample(f0, h) * SAMPLES_PER_FRAME as f64).fract();
+        }
+        self.frame += 1;
+        before
+    }
+}
+
+/// Of a harmonic, rounded to f32 as the reference does before it sums.
+fn turns_per_sample(f0: f32, harmonic: usize) -> f64 {
+    f64::from(f0 * (harmonic + 1) as f32 / SAMPLE_RATE_HZ as f32)
 }

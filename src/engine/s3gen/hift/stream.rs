@@ -97,7 +97,7 @@ impl Hift {
         let border = past + emit;
 
         let first_pitch = past.saturating_sub(F0_REACH_FRAMES);
-        let f0 = self.f0_predictor.forward(&window.narrow(1, first_pitch, frames - first_pitch)?)?;
+        let f0 = self.pitch(&window.narrow(1, first_pitch, frames - first_pitch)?)?;
         let f0 = &f0[past - first_pitch..];
         let mut phase = match state.phase.take() {
             Some(phase) => phase,
@@ -109,7 +109,7 @@ impl Hift {
         source.extend(self.source.generate(&mut phase, &f0[emit..], noise));
 
         let fade = usize::from(frames > border) * FADE_FRAMES;
-        let mut wav = self.generator.render(&window, &source, past..border + fade)?;
+        let mut wav = self.render(&window, &source, past..border + fade)?;
         let tail = wav.split_off(emit * SAMPLES_PER_FRAME);
         cross_fade(&state.tail, &mut wav);
         state.tail = tail;

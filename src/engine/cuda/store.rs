@@ -1,0 +1,134 @@
+//! Memory of the layers: weights, which stay, and room for activations.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaSlice;
+
+use super::card::Card;
+use super::layer_args::Matrix;
+use super::net::{Number, address_of, bytes_of, packed};
+use crate::error::{Error, Result};
+
+/// Weights on the card.
+#[derive(Debug)]
+pub(crate) struct Store {
+    card: Arc<Card>,
+    buffers: Vec<CudaSlice<u8>>,
+}
+
+impl Store {
+    pub(crate) fn new(card: Arc<Card>) -> Self {
+        Self { card, buffers: Vec::new() }
+    }
+
+    fn put(&mut self, data: &[u8]) -> Result<u64> {
+        let buffer = self.card.stream.clone_htod(data).map_err(|e| {
+            Error::device(format!("{} has no room for {} KB of weights ({e})", self.card.name(), data.len() >> 10))
+        })?;
+        let address = address_of(&self.card, &buffer);
+        self.buffers.push(buffer);
+        Ok(address)
+    }
+
+    /// Numbers as they are.
+    pub(crate) fn vector(&mut self, values: &[f32]) -> Result<u64> {
+        self.put(bytes_of(values))
+    }
+
+    /// Numbers, rounded.
+    pub(crate) fn table(&mut self, values: &[f32], number: Number) -> Result<u64> {
+        self.put(&packed(values, values.len().max(1), values.len().max(1), number))
+    }
+
+    /// `weight (n, taps · channels)`, rounded.
+    pub(crate) fn matrix(
+        &mut self,
+        weight: &[f32],
+        n: usize,
+        channels: usize,
+        bias: Option<&[f32]>,
+        number: Number,
+    ) -> Result<Matrix> {
+        let k = weight.len() / n.max(1);
+        let width = 16 / number.bytes().min(4);
+        if n == 0 || !k.is_multiple_of(channels.max(1)) || !channels.is_multiple_of(width) {
+            return Err(Error::device(format!(
+                "its kernels are made for multiples of {width} channels, not {channels}"
+            )));
+        }
+        let at = self.put(&packed(weight, k, k, number))?;
+        let bias = bias.map_or(Ok(0), |bias| self.vector(bias))?;
+        Ok(Matrix { at, bias, n, k, channels, number })
+    }
+
+    /// [`Self::matrix`] in f64.
+    pub(crate) fn exact_matrix(&mut self, weight: &[f64], n: usize, channels: usize, bias: &[f32]) -> Result<Matrix> {
+        if n == 0 || !channels.is_multiple_of(4) {
+            return Err(Error::device(format!("its kernels are made for multiples of 4 channels, not {channels}")));
+        }
+        let bytes: Vec<u8> = weight.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Ok(Matrix {
+            at: self.put(&bytes)?,
+            bias: self.vector(bias)?,
+            n,
+            k: weight.len() / n,
+            channels,
+            number: Number::F64,
+        })
+    }
+
+    /// Bytes on the card.
+    pub(crate) fn bytes(&self) -> usize {
+        self.buffers.iter().map(CudaSlice::len).sum()
+    }
+}
+
+/// Room for the activations of a network: one piece of memory, dealt out anew for every pass.
+#[derive(Debug)]
+pub(crate) struct Room {
+    memory: Option<CudaSlice<u8>>,
+}
+
+/// Activations begin at multiples of this.
+const ALIGNED: usize = 256;
+
+impl Room {
+    pub(crate) fn new() -> Self {
+        Self { memory: None }
+    }
+
+    /// Addresses of pieces of so many bytes.
+    pub(crate) fn deal<const N: usize>(&mut self, card: &Card, bytes: [usize; N]) -> Result<[u64; N]> {
+        let all: usize = bytes.iter().map(|bytes| bytes.next_multiple_of(ALIGNED)).sum();
+        if self.memory.as_ref().is_none_or(|memory| memory.len() < all) {
+            self.memory = None;
+            // A little more, so that slightly longer passes find room too.
+            let wanted = (all + all / 8).next_multiple_of(1 << 20);
+            // SAFETY: every kernel writes what a later one reads.
+            let memory = unsafe { card.stream.alloc::<u8>(wanted) };
+            self.memory = Some(memory.map_err(|e| {
+                Error::device(format!("{} has no room for {} MB more ({e})", card.name(), wanted >> 20))
+            })?);
+        }
+        let mut at = self.memory.as_ref().map_or(0, |memory| address_of(card, memory));
+        Ok(bytes.map(|bytes| {
+            let start = at;
+            at += bytes.next_multiple_of(ALIGNED) as u64;
+            start
+        }))
+    }
+
+    /// Bytes on the card.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory.as_ref().map_or(0, CudaSlice::len)
+    }
+
+    /// Fills it with what is no number.
+    #[cfg(test)]
+    pub(crate) fn poison(&mut self, card: &Card) {
+        if let Some(memory) = &mut self.memory {
+            let ones = vec![0xff; memory.len()];
+            assert!(card.stream.memcpy_htod(&ones, memory).is_ok());
+        }
+    }
+}
