@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 //! Every kernel against a plain computation on the CPU, with fresh random inputs and poisoned outputs. Without a card
 //! these tests see that its absence is said.
 

@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 //! S3Gen on a card against the CPU: the embedded model, and a folder named by `CARD_MODEL` for the released size. Without a
 //! card these tests see that its absence is said.
 

@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 //! The embedded model on a card against the CPU. Without a card these tests see that its absence is said.
 
 use super::*;
