@@ -1,7 +1,6 @@
 //! Processors: which one runs the networks, and how its cores are shared between T3 and S3Gen.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use candle_core::Device;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -155,67 +154,7 @@ impl Lanes {
     }
 }
 
-/// Rounds without work after which a waking thread lets other programs have its core.
-const PATIENT_ROUNDS: usize = 1 << 10;
-
-/// Runs `f` while the other threads of the pool stay awake for its parts. A decode step has hundreds of parts of some tens of
-/// microseconds each; to wake a thread takes as long as such a part.
-pub(crate) fn awake<R>(f: impl FnOnce() -> R) -> R {
-    /// Says that it is over, also where `f` panics.
-    struct Over(Arc<AtomicBool>);
-    impl Drop for Over {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
-    let (Some(me), true) = (rayon::current_thread_index(), rayon::current_num_threads() > 1) else { return f() };
-    let over = Over(Arc::default());
-    let is_over = over.0.clone();
-    rayon::spawn_broadcast(move |thread| {
-        let mut rounds = 0;
-        // This thread may come by here too, while it waits for a part that another one does.
-        while thread.index() != me && !is_over.load(Ordering::Relaxed) {
-            if rayon::yield_now() == Some(rayon::Yield::Executed) {
-                rounds = 0;
-            } else if rounds < PATIENT_ROUNDS {
-                rounds += 1;
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
-        }
-    });
-    f()
-}
-
 fn pool(threads: usize) -> Result<Arc<ThreadPool>> {
     let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("myna-{i}")).build();
     Ok(Arc::new(pool.map_err(|e| Error::internal(format!("cannot start threads: {e}")))?))
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::panic)]
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
-    use rayon::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn threads_that_stay_awake_do_the_work_and_let_go() {
-        let sum = || (0..64u64).into_par_iter().map(|i| (0..1000).fold(i, |a, b| a ^ (a * 31 + b))).sum::<u64>();
-        let expected = sum();
-        for threads in [1, 2, 3] {
-            let pool = pool(threads).unwrap();
-            for _ in 0..50 {
-                assert_eq!(pool.install(|| awake(|| (0..5).map(|_| sum()).max())), Some(expected));
-            }
-            let failed = catch_unwind(AssertUnwindSafe(|| pool.install(|| awake(|| panic!("a part fails")))));
-            assert!(failed.is_err());
-            // All threads are to be had again.
-            assert_eq!(pool.broadcast(|thread| thread.index()).len(), threads);
-        }
-        assert_eq!(awake(|| 7), 7, "outside of any pool");
-    }
 }

@@ -30,7 +30,6 @@ pub use cond::T3Conditioning;
 pub use config::{Backbone, SILENCE, SPEECH_CODES, START_SPEECH, START_TEXT, STOP_SPEECH, STOP_TEXT, T3Config};
 pub use decode::{DecodeOptions, Decoding, Ending};
 
-use crate::device::awake;
 use crate::error::{Error, Result};
 use crate::nn::{Embedding, KvCache, Linear};
 use crate::protocol::Precision;
@@ -257,9 +256,9 @@ impl T3 {
             probe.begin(tokens.len());
         }
         let rows = repeat_rows(xs, state.rows)?;
-        let logits = awake(|| self.logits(&self.run(state, &rows)?))?;
+        let hidden = self.run(state, &rows)?;
         state.generated += tokens.len();
-        Ok(logits)
+        self.logits(&hidden)
     }
 
     /// Forgets the last `tokens` that were fed.
