@@ -1,5 +1,6 @@
 //! Speech of the embedded model, and where its pieces meet.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -85,7 +86,7 @@ pub fn speak(model: &Arc<Model>, line: &Line<'_>, delivery: Delivery, trace: Tra
     let noise = Arc::new(SeamNoise::new(line.seed, line.sound_seed.unwrap_or(line.seed)));
     let request = SpeakRequest { noise: noise.clone(), trace: Arc::new(trace), ..request(model, line, delivery) };
     let chunks = run(model, request).unwrap();
-    let seams = noise.seams.lock().unwrap().clone();
+    let seams = noise.seams();
     let lengths = chunks.iter().map(|chunk| chunk.samples.len()).collect();
     Spoken { samples: chunks.into_iter().flat_map(|chunk| chunk.samples).collect(), chunks: lengths, seams }
 }
@@ -113,24 +114,33 @@ pub fn run(model: &Arc<Model>, request: SpeakRequest) -> Result<Vec<AudioChunk>,
     Ok(chunks)
 }
 
-/// The noise of a seed, which notes where the vocoder begins a new piece: it asks for what lies ahead of a piece too, and
-/// then goes back to where the next one begins.
+/// The noise of a seed, which notes where the vocoder begins a new piece: what lies ahead of a piece is asked for with it,
+/// and again with the next one. In which order frames are asked for, by several threads, says nothing.
 #[derive(Debug)]
 struct SeamNoise {
     words: SeededNoise,
     sound: SeededNoise,
-    asked: Mutex<usize>,
-    seams: Mutex<Vec<usize>>,
+    /// How often the frame that begins at this sample was asked for.
+    asked: Mutex<BTreeMap<usize, usize>>,
 }
 
 impl SeamNoise {
     fn new(words: u64, sound: u64) -> Self {
-        Self {
-            words: SeededNoise::new(words),
-            sound: SeededNoise::new(sound),
-            asked: Mutex::default(),
-            seams: Mutex::default(),
+        Self { words: SeededNoise::new(words), sound: SeededNoise::new(sound), asked: Mutex::default() }
+    }
+
+    /// First samples of frames that were asked for again, where those before them were not.
+    fn seams(&self) -> Vec<usize> {
+        let asked = self.asked.lock().unwrap();
+        let mut seams = Vec::new();
+        let mut again_before = false;
+        for (&start, &times) in asked.iter() {
+            if times > 1 && !again_before {
+                seams.push(start);
+            }
+            again_before = times > 1;
         }
+        seams
     }
 }
 
@@ -152,11 +162,7 @@ impl NoiseSource for SeamNoise {
     }
 
     fn source(&self, sentence: usize, start: usize, samples: usize, harmonics: usize) -> Vec<f32> {
-        let mut asked = self.asked.lock().unwrap();
-        if start < *asked {
-            self.seams.lock().unwrap().push(start);
-        }
-        *asked = start + samples;
+        *self.asked.lock().unwrap().entry(start).or_default() += 1;
         self.sound.source(sentence, start, samples, harmonics)
     }
 }
