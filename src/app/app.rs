@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use eframe::egui::{
-    Align2, CentralPanel, Context, Frame, Id, Key, KeyboardShortcut, LayerId, Margin, Modifiers, Order, Panel, Popup,
-    Stroke, StrokeKind, ThemePreference, Ui, ViewportBuilder, ViewportCommand,
+    Align2, CentralPanel, Context, Frame, Id, LayerId, Margin, Order, Panel, Stroke, StrokeKind, ThemePreference, Ui,
+    ViewportBuilder,
 };
 use myna_engine::Engine;
 use myna_engine::protocol::{CancelToken, ModelInfo, SpeakSettings};
@@ -17,7 +17,7 @@ use myna_engine::voice::Voice;
 use tracing_subscriber::EnvFilter;
 
 use crate::action::Action;
-use crate::comparison::{self, Comparer, Heard};
+use crate::comparison::{self, Comparer};
 use crate::dialogs::{Dialogs, SystemDialogs};
 use crate::download::{self, Hub};
 use crate::engine_link::EngineLink;
@@ -34,6 +34,7 @@ mod act;
 mod compare;
 mod fetch;
 mod inbox;
+mod shortcuts;
 mod tempo;
 
 use inbox::Inbound;
@@ -353,48 +354,6 @@ impl App {
         if self.state.dragging_files {
             drop_sign(ui);
         }
-    }
-
-    fn shortcuts(&self, ui: &Ui, actions: &mut Vec<Action>) {
-        let shortcut = |modifiers, key| KeyboardShortcut::new(modifiers, key);
-        let ctx = ui.ctx();
-        let popup = Popup::is_any_open(ctx);
-        let focused = ctx.memory(|memory| memory.focused());
-        let writing = ctx.text_edit_focused();
-        let (comparing, compared) = (self.state.compare.open, self.state.shows_comparison());
-        if ctx.input_mut(|input| input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::Q))) {
-            ctx.send_viewport_cmd(ViewportCommand::Close);
-        }
-        ctx.input_mut(|input| {
-            if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::Enter)) {
-                actions.push(if comparing { Action::Compare } else { Action::Speak });
-            }
-            if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::S)) {
-                actions.push(if compared { Action::SaveComparison } else { Action::Save });
-            }
-            if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::B)) {
-                actions.push(Action::ShowComparison(!comparing));
-            }
-            if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::R)) {
-                actions.push(if self.recorder.is_some() { Action::FinishRecording } else { Action::Record });
-            }
-            if input.consume_shortcut(&shortcut(Modifiers::COMMAND, Key::O)) {
-                actions.push(Action::OpenClip);
-            }
-            if !popup && input.key_pressed(Key::Escape) {
-                actions.push(Action::Stop);
-            }
-            if !popup && focused.is_none() && input.consume_shortcut(&shortcut(Modifiers::NONE, Key::Space)) {
-                actions.push(Action::TogglePlay);
-            }
-            if compared && !popup && !writing {
-                for (key, heard) in [(Key::A, Heard::A), (Key::B, Heard::B), (Key::X, Heard::X)] {
-                    if input.consume_shortcut(&shortcut(Modifiers::NONE, key)) {
-                        actions.push(Action::Hear(heard));
-                    }
-                }
-            }
-        });
     }
 
     /// Writes the settings a while after they changed.

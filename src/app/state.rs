@@ -143,6 +143,16 @@ impl Offers {
     pub fn of_engine() -> Self {
         Self { precisions: Precision::available().to_vec(), devices: DeviceKind::available().to_vec() }
     }
+
+    /// Puts the usual in place of what this build cannot do: settings may come from one that could do more.
+    pub fn fit(&self, precision: &mut Precision, device: &mut DeviceKind) {
+        if !self.precisions.contains(precision) {
+            *precision = Default::default();
+        }
+        if !self.devices.contains(device) {
+            *device = Default::default();
+        }
+    }
 }
 
 impl Default for Offers {

@@ -133,13 +133,7 @@ impl App {
             return;
         }
         let (settings, offers) = (&mut self.state.settings, &self.state.offers);
-        // Settings may come from a build that could do more.
-        if !offers.precisions.contains(&settings.precision) {
-            settings.precision = Default::default();
-        }
-        if !offers.devices.contains(&settings.device) {
-            settings.device = Default::default();
-        }
+        offers.fit(&mut settings.precision, &mut settings.device);
         let request = LoadRequest {
             source: settings.source(),
             variant: None,

@@ -62,13 +62,7 @@ impl App {
         let text = self.state.settings.text.clone();
         let source = self.state.settings.source();
         for side in &mut self.state.settings.compare {
-            // Settings may come from a build that could do more.
-            if !self.state.offers.precisions.contains(&side.precision) {
-                side.precision = Default::default();
-            }
-            if !self.state.offers.devices.contains(&side.device) {
-                side.device = Default::default();
-            }
+            self.state.offers.fit(&mut side.precision, &mut side.device);
         }
         let [a, b] = &self.state.settings.compare;
         let sides = [a.wish(b, source.clone()), b.wish(a, source)];
