@@ -10,7 +10,8 @@ use candle_core::{Device, Tensor};
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
 use myna_engine::nn::{
-    Activation, Conv1d, ConvConfig, KvCache, Linear, Mask, attend, attend_relative, mish, silu_gate,
+    Activation, Conv1d, ConvConfig, KvCache, Linear, Mask, PackedKeys, attend, attend_packed, attend_relative, mish,
+    silu_gate,
 };
 use myna_engine::protocol::Precision;
 use myna_engine::weights::Keep;
@@ -99,16 +100,22 @@ fn convolution(bencher: Bencher<'_, '_>, (kernel, dilation): (usize, usize)) {
         .bench_local(|| conv.forward_act(&xs, Activation::LeakyRelu(0.1)).unwrap());
 }
 
-/// Everybody looks at everybody: `(rows of the batch, frames)` of the flow.
-#[divan::bench(args = [(1, 700), (2, 700), (1, 2500)])]
-fn attention(bencher: Bencher<'_, '_>, (batch, frames): (usize, usize)) {
+/// Everybody looks at everybody: `(rows of the batch, frames)` of the flow, in f32 and at 8 bits.
+#[divan::bench(args = [Precision::F32, Precision::Int8], consts = [700, 2500])]
+fn attention<const FRAMES: usize>(bencher: Bencher<'_, '_>, precision: Precision) {
+    const BATCH: usize = 2;
     const HEADS: usize = 8;
     const DIM: usize = 64;
-    let part = || random(&[batch, frames, HEADS, DIM]);
+    let part = || random(&[BATCH, FRAMES, HEADS, DIM]);
     let (q, k, v) = (part(), part(), part());
-    bencher
-        .counter(ItemsCount::new(4 * batch * frames * frames * HEADS * DIM))
-        .bench_local(|| attend(&q, &k, &v, 0.125, &Mask::Full, None).unwrap());
+    bencher.counter(ItemsCount::new(4 * BATCH * FRAMES * FRAMES * HEADS * DIM)).bench_local(|| match precision {
+        Precision::Int8 => {
+            let mut keys = PackedKeys::default();
+            keys.push(&k, &v).unwrap();
+            attend_packed(&q, &keys, 0.125, &Mask::Full).unwrap()
+        }
+        _ => attend(&q, &k, &v, 0.125, &Mask::Full, None).unwrap(),
+    });
 }
 
 /// The conformer's, with a term for the distance.

@@ -9,11 +9,10 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::element::Element;
 use super::math::exp;
 use super::simd::{Kernel, MAX_LANES, Simd, dispatch};
+use super::team;
 use crate::meter::{Kind, counted};
 
 mod store;
@@ -87,7 +86,7 @@ impl<E: Element> Attention<'_, E> {
             if work < PARALLEL_WORK {
                 (0..tasks).for_each(one);
             } else {
-                (0..tasks).into_par_iter().for_each(one);
+                team::share_out(tasks, one);
             }
         });
     }

@@ -16,14 +16,17 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::matrix::{PANEL, bytes, filled};
-use super::product::{COLUMNS, Rows, Sums, TILE, Weights};
+use super::matrix::{PANEL, bytes, filled, joined};
+use super::memory::Lines;
+use super::product::{Block, COLUMNS, Rows, Weights};
 use super::simd::{Kernel, Simd, Unit, dispatch_on};
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
+pub(crate) mod attention;
 mod dot;
 
-use dot::Dot;
-pub(super) use dot::DotUnit;
+pub(super) use dot::{Dot, DotUnit, Dots};
 
 /// Products that one instruction adds up.
 const DEPTH: usize = 4;
@@ -45,19 +48,19 @@ pub(crate) struct Panels {
     depth: usize,
     /// Whether activations are wide.
     wide: bool,
-    values: Vec<i8>,
+    values: Lines<i8>,
     /// One for each output, those that fill up the last panel included.
-    scales: Vec<f32>,
+    scales: Lines<f32>,
     /// [`OFFSET`] times the sum of an output's weights.
-    offsets: Vec<i32>,
+    offsets: Lines<i32>,
 }
 
 impl Panels {
     /// Quantises and packs `rows`, `(N, K)` row-major.
     pub(super) fn pack(rows: &[f32], n: usize, k: usize, wide: bool) -> Self {
         let (padded, depth) = (n.next_multiple_of(PANEL), k.next_multiple_of(DEPTH));
-        let mut values = vec![0i8; padded * depth];
-        let (mut scales, mut offsets) = (vec![0f32; padded], vec![0i32; padded]);
+        let mut values = Lines::zeros(padded * depth);
+        let (mut scales, mut offsets) = (Lines::zeros(padded), Lines::<i32>::zeros(padded));
         let panels = values.par_chunks_exact_mut((PANEL * depth).max(1));
         let columns = scales.par_chunks_exact_mut(PANEL).zip(offsets.par_chunks_exact_mut(PANEL));
         panels.zip(columns).enumerate().for_each(|(p, (panel, (scales, offsets)))| {
@@ -76,15 +79,16 @@ impl Panels {
     }
 
     /// The panels of all `parts`, none of which may have one that is filled up.
-    pub(super) fn stack<'a>(parts: impl Iterator<Item = &'a Self>) -> Self {
-        let mut whole = Self { depth: 0, wide: false, values: Vec::new(), scales: Vec::new(), offsets: Vec::new() };
-        for part in parts {
-            (whole.depth, whole.wide) = (part.depth, part.wide);
-            whole.values.extend_from_slice(&part.values);
-            whole.scales.extend_from_slice(&part.scales);
-            whole.offsets.extend_from_slice(&part.offsets);
+    pub(super) fn stack(parts: &[&Self]) -> Self {
+        let outputs = parts.iter().map(|part| part.scales.len()).sum();
+        let (depth, wide) = parts.first().map_or((0, false), |part| (part.depth, part.wide));
+        Self {
+            depth,
+            wide,
+            values: joined(parts.iter().map(|part| &part.values), outputs * depth),
+            scales: joined(parts.iter().map(|part| &part.scales), outputs),
+            offsets: joined(parts.iter().map(|part| &part.offsets), outputs),
         }
-        whole
     }
 
     /// As bytes of this machine: values, scales, offsets.
@@ -121,7 +125,7 @@ impl Panels {
 /// Quantised rows.
 pub(super) struct Activations {
     /// `(rows, depth)`, around [`OFFSET`]; of wide ones `(rows, 2, depth)`, upper bytes around it, then lower bytes.
-    values: Vec<u8>,
+    values: Lines<u8>,
     /// One for each row; not a number where the row holds something that is not a finite number.
     scales: Vec<f32>,
 }
@@ -130,7 +134,7 @@ impl Activations {
     /// Quantises all rows of `x`; a row gets a multiple of [`DEPTH`] values.
     pub(super) fn quantise(unit: Unit, x: &Rows<'_>, wide: bool, parallel: bool) -> Self {
         let depth = x.cols().next_multiple_of(DEPTH) * if wide { 2 } else { 1 };
-        let mut values = vec![0u8; x.count() * depth];
+        let mut values = Lines::zeros(x.count() * depth);
         let mut scales = vec![0f32; x.count()];
         let one = |row: usize, values: &mut [u8], scale: &mut f32| {
             *scale = dispatch_on(unit, Quantise { x: &x.data[x.start(row)..], rows: x, wide, values });
@@ -207,6 +211,16 @@ pub(super) struct Int8<'a> {
 }
 
 impl Weights for Int8<'_> {
+    type Ready = Dots;
+
+    fn ready(self) -> Dots {
+        self.unit.begin()
+    }
+
+    fn rows(self) -> usize {
+        self.unit.rows()
+    }
+
     fn depth(self, k: usize) -> usize {
         // A quarter of the bytes, and dots are whole numbers that no part of a sum could wait as.
         k
@@ -218,18 +232,17 @@ impl Weights for Int8<'_> {
     fn tile<S: Simd>(
         self,
         _: S,
+        ready: &mut Dots,
         _: &Rows<'_>,
-        tile: Range<usize>,
-        panels: &Range<usize>,
-        _: Range<usize>,
-        sums: &mut Sums,
+        Block { rows, panels, .. }: &Block,
+        sums: &mut [[f32; COLUMNS]],
     ) {
-        let (first, rows) = (tile.start, tile.len());
+        let (first, rows) = (rows.start, rows.len());
         // Rows of bytes to a row, and as many rows at once as make up a tile of them.
         let bytes = if self.panels.wide { 2 } else { 1 };
-        for start in (0..rows).step_by(TILE / bytes) {
-            let count = (rows - start).min(TILE / bytes);
-            self.part(first + start, count, panels, &mut sums[start..]);
+        for start in (0..rows).step_by(self.rows() / bytes) {
+            let count = (rows - start).min(self.rows() / bytes);
+            self.part(ready, first + start, count, panels, &mut sums[start..]);
         }
     }
 }
@@ -237,16 +250,14 @@ impl Weights for Int8<'_> {
 impl Int8<'_> {
     /// Up to a tile of rows of bytes.
     #[inline(always)]
-    fn part(self, first: usize, rows: usize, panels: &Range<usize>, sums: &mut [[f32; COLUMNS]]) {
+    fn part(self, ready: &mut Dots, first: usize, rows: usize, panels: &Range<usize>, sums: &mut [[f32; COLUMNS]]) {
         let depth = self.panels.depth;
         let bytes = if self.panels.wide { 2 } else { 1 };
-        let mut dots = [[0i32; COLUMNS]; TILE];
-        self.unit.run(Dot {
+        let dots = ready.run(Dot {
             a: &self.activations.values[first * bytes * depth..(first + rows) * bytes * depth],
             w: &self.panels.values[panels.start * PANEL * depth..panels.end * PANEL * depth],
             rows: rows * bytes,
             depth,
-            sums: &mut dots,
         });
         let columns = panels.start * PANEL..panels.end * PANEL;
         let (offsets, weights) = (&self.panels.offsets[columns.clone()], &self.panels.scales[columns]);
@@ -270,14 +281,13 @@ impl Int8<'_> {
 /// Multiplies `rounds` times what stays in the first cache; returns the operations of a round.
 pub(crate) fn peak_dots(rounds: usize) -> f64 {
     const DEPTH: usize = 256;
-    let (a, w) = (vec![1u8; TILE * DEPTH], vec![1i8; COLUMNS * DEPTH]);
-    let mut sums = [[0i32; COLUMNS]; TILE];
     let unit = DotUnit::best();
+    let (a, w) = (Lines::zeros(unit.rows() * DEPTH), Lines::zeros(COLUMNS * DEPTH));
+    let mut dots = unit.begin();
     for _ in 0..rounds {
-        unit.run(Dot { a: black_box(&a), w: &w, rows: TILE, depth: DEPTH, sums: &mut sums });
+        black_box(dots.run(Dot { a: black_box(&a), w: &w, rows: unit.rows(), depth: DEPTH }));
     }
-    black_box(sums);
-    (2 * TILE * COLUMNS * DEPTH) as f64
+    (2 * unit.rows() * COLUMNS * DEPTH) as f64
 }
 
 #[cfg(test)]

@@ -21,6 +21,15 @@ pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     s.select_less(x, s.splat(LOWEST), s.splat(0.0), y)
 }
 
+/// `2ˣ` to 1.1e-4, for x in -126..=127.
+#[inline(always)]
+pub(crate) fn exp2<S: Simd>(s: S, x: S::V) -> S::V {
+    let n = s.round(x);
+    // Least error over -0.5..=0.5 with the value at 0 exact.
+    let p = polynomial(s, s.sub(x, n), [0.055_008_93, 0.242_210_96, 0.693_282_9, 1.0]);
+    s.scale_by_power(p, n)
+}
+
 /// `1 / (1 + e⁻ˣ)`.
 #[inline(always)]
 pub(crate) fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {

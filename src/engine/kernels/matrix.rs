@@ -7,6 +7,7 @@ use rayon::prelude::*;
 
 use super::element::Element;
 use super::int8;
+use super::memory::Lines;
 use crate::protocol::Precision;
 use crate::weights::Form;
 
@@ -27,9 +28,9 @@ pub(crate) struct Matrix {
 /// The panels.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Data {
-    F32(Vec<f32>),
-    F16(Vec<f16>),
-    Bf16(Vec<bf16>),
+    F32(Lines<f32>),
+    F16(Lines<f16>),
+    Bf16(Lines<bf16>),
     Int8(int8::Panels),
 }
 
@@ -56,7 +57,7 @@ impl Matrix {
 
     /// A matrix of zeros, which takes no memory until it is read.
     pub(crate) fn zeros(n: usize, k: usize) -> Self {
-        Self { n, k, data: Data::F32(vec![0.0; n.next_multiple_of(PANEL) * k]) }
+        Self { n, k, data: Data::F32(Lines::zeros(n.next_multiple_of(PANEL) * k)) }
     }
 
     /// The rows of all `parts`, which are of one precision, as one matrix.
@@ -85,7 +86,7 @@ impl Matrix {
             Precision::F32 => Data::F32(joined(all!(F32), n * k)),
             Precision::F16 => Data::F16(joined(all!(F16), n * k)),
             Precision::Bf16 => Data::Bf16(joined(all!(Bf16), n * k)),
-            Precision::Int8 => Data::Int8(int8::Panels::stack(all!(Int8))),
+            Precision::Int8 => Data::Int8(int8::Panels::stack(&all!(Int8).collect::<Vec<_>>())),
         };
         Self { n, k, data }
     }
@@ -166,8 +167,8 @@ impl Matrix {
     }
 }
 
-fn panels<E: Element>(rows: &[f32], n: usize, k: usize) -> Vec<E> {
-    let mut data = vec![E::default(); n.next_multiple_of(PANEL) * k];
+fn panels<E: Element>(rows: &[f32], n: usize, k: usize) -> Lines<E> {
+    let mut data = Lines::zeros(n.next_multiple_of(PANEL) * k);
     data.par_chunks_exact_mut((PANEL * k).max(1)).enumerate().for_each(|(p, panel)| {
         for (column, row) in rows[p * PANEL * k..].chunks_exact(k.max(1)).take(PANEL).enumerate() {
             panel[column..].iter_mut().step_by(PANEL).zip(row).for_each(|(to, from)| *to = E::from_f32(*from));
@@ -191,16 +192,21 @@ pub(super) fn bytes<T: Bits>(values: &[T]) -> &[u8] {
 }
 
 /// `len` numbers whose bytes `fill` writes.
-pub(super) fn filled<T: Bits>(len: usize, fill: &mut impl FnMut(&mut [u8]) -> io::Result<()>) -> io::Result<Vec<T>> {
-    let mut values = vec![T::default(); len];
+pub(super) fn filled<T: Bits>(len: usize, fill: &mut impl FnMut(&mut [u8]) -> io::Result<()>) -> io::Result<Lines<T>> {
+    let mut values: Lines<T> = Lines::zeros(len);
     // SAFETY: as above, and whatever is written, it is numbers.
     fill(unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(&values[..])) })?;
     Ok(values)
 }
 
-fn joined<'a, T: Copy + 'a>(parts: impl Iterator<Item = &'a Vec<T>>, len: usize) -> Vec<T> {
-    let mut whole = Vec::with_capacity(len);
-    parts.for_each(|part| whole.extend_from_slice(part));
+pub(super) fn joined<'a, T: Copy + Default + 'a>(parts: impl Iterator<Item = &'a Lines<T>>, len: usize) -> Lines<T> {
+    let mut whole = Lines::zeros(len);
+    let mut rest = &mut whole[..];
+    for part in parts {
+        let (to, behind) = rest.split_at_mut(part.len());
+        to.copy_from_slice(part);
+        rest = behind;
+    }
     whole
 }
 

@@ -14,6 +14,7 @@ pub(crate) mod packed;
 pub(crate) mod pointwise;
 pub(crate) mod product;
 pub(crate) mod simd;
+pub(crate) mod team;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod trig;

@@ -9,24 +9,25 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::element::Element;
 use super::int8::{Activations, DotUnit, Int8};
 use super::matrix::{Data, Matrix, PANEL};
 use super::pointwise::{Elu, Gelu, GeluTanh, Identity, LeakyRelu, Mish, Relu, Silu, Unary};
 use super::simd::{Kernel, MAX_LANES, Simd, Unit, dispatch_on};
+use super::team;
 use crate::meter::{Kind, counted};
 
 /// Rows of a tile: six rows times four vectors fill the registers of AVX-512, times two those of AVX2.
 pub(super) const TILE: usize = 6;
+/// Rows of the largest tile there is, that of AMX.
+pub(super) const MAX_TILE: usize = 32;
 /// Panels of a group: what one tile multiplies with.
 const GROUP: usize = 4;
 /// Columns of a group.
 pub(super) const COLUMNS: usize = GROUP * PANEL;
 /// Rows of a task: enough to be worth bringing a group into the cache, few enough to share out.
 const TASK_ROWS: usize = TASK_TILES * TILE;
-const TASK_TILES: usize = 40;
+const TASK_TILES: usize = 32;
 /// So few rows are done with a weight before the next has come from memory.
 const STREAMED_ROWS: usize = 2;
 /// Weights of a panel that are asked for ahead, in steps of K, where rows are that few.
@@ -160,9 +161,9 @@ fn multiply(unit: Unit, x: Rows<'_>, w: &Matrix, finish: Finish<'_>, out: &mut [
     let call = Call { unit, x: x.joined(), n, finish, out: Output(out.as_mut_ptr().cast()) };
     let parallel = parallel && m * n * k >= PARALLEL_WORK && rayon::current_num_threads() > 1;
     match w.data() {
-        Data::F32(w) => call.share_out(w.as_slice(), parallel),
-        Data::F16(w) => call.share_out(w.as_slice(), parallel),
-        Data::Bf16(w) => call.share_out(w.as_slice(), parallel),
+        Data::F32(w) => call.share_out(&**w, parallel),
+        Data::F16(w) => call.share_out(&**w, parallel),
+        Data::Bf16(w) => call.share_out(&**w, parallel),
         Data::Int8(panels) => {
             let activations = Activations::quantise(unit, &call.x, panels.is_wide(), parallel);
             call.share_out(Int8 { activations: &activations, panels, unit: DotUnit::best() }, parallel);
@@ -181,27 +182,37 @@ unsafe impl Send for Output {}
 
 /// Weights that a tile can be multiplied with.
 pub(super) trait Weights: Copy + Sync {
+    /// What a thread needs for the tiles of a task.
+    type Ready;
+
+    /// Gets a thread ready.
+    fn ready(self) -> Self::Ready;
+
+    /// The rows of a tile, at most [`MAX_TILE`].
+    fn rows(self) -> usize;
+
     /// Values of K to multiply with before the next rows come.
     fn depth(self, k: usize) -> usize;
 
     /// Asks the memory for one of `of` shares of a part of some panels, which comes next.
     fn prefetch<S: Simd>(self, s: S, k: usize, panels: &Range<usize>, depth: &Range<usize>, share: usize, of: usize);
 
-    /// Rows `first..first + rows` (up to [`TILE`]) times panels (up to [`GROUP`]), of K only the part `depth`: written to
-    /// `sums` if it is the first part, else added.
-    fn tile<S: Simd>(
-        self,
-        s: S,
-        x: &Rows<'_>,
-        tile: Range<usize>,
-        panels: &Range<usize>,
-        depth: Range<usize>,
-        sums: &mut Sums,
-    );
+    /// A block's products: written to `sums` if it is the first part of K, else added.
+    fn tile<S: Simd>(self, s: S, ready: &mut Self::Ready, x: &Rows<'_>, block: &Block, sums: &mut [[f32; COLUMNS]]);
 }
 
-/// The sums of a tile.
-pub(super) type Sums = [[f32; COLUMNS]; TILE];
+/// What is multiplied at once.
+pub(super) struct Block {
+    /// A tile of rows.
+    pub rows: Range<usize>,
+    /// Up to [`GROUP`].
+    pub panels: Range<usize>,
+    /// A part of K.
+    pub depth: Range<usize>,
+}
+
+/// The sums of a tile of vectors.
+type Sums = [[f32; COLUMNS]; TILE];
 
 #[derive(Clone, Copy)]
 struct Call<'a> {
@@ -225,7 +236,7 @@ impl Call<'_> {
             dispatch_on(self.unit, Task { call: self, w, rows, panels });
         };
         if parallel {
-            (0..tasks).into_par_iter().for_each(one);
+            team::share_out(tasks, one);
         } else {
             (0..tasks).for_each(one);
         }
@@ -246,13 +257,15 @@ impl<W: Weights> Kernel for Task<'_, W> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let k = self.call.x.cols();
+        let mut ready = self.w.ready();
         // What reads the weights once reads them best in one go.
         let depth = if self.rows.len() <= TILE { k } else { self.w.depth(k) };
         if depth >= k {
-            let mut sums: Sums = [[0.0; COLUMNS]; TILE];
-            for tile in self.tiles() {
-                self.w.tile(s, &self.call.x, tile.clone(), &self.panels, 0..k, &mut sums);
-                self.act_and_write(s, tile, &sums);
+            let mut sums = [[0.0; COLUMNS]; MAX_TILE];
+            for tile in self.tiles(self.w.rows()) {
+                let block = Block { rows: tile, panels: self.panels.clone(), depth: 0..k };
+                self.w.tile(s, &mut ready, &self.call.x, &block, &mut sums);
+                self.act_and_write(s, block.rows, &sums);
             }
             return;
         }
@@ -265,11 +278,12 @@ impl<W: Weights> Kernel for Task<'_, W> {
             } else {
                 (self.panels.end..all_panels.min(self.panels.end + GROUP), 0..depth)
             };
-            for (i, (tile, sums)) in self.tiles().zip(&mut waiting).enumerate() {
+            for (i, (tile, sums)) in self.tiles(TILE).zip(&mut waiting).enumerate() {
                 self.w.prefetch(s, k, &next_panels, &next_part, i, tiles);
-                self.w.tile(s, &self.call.x, tile.clone(), &self.panels, part.clone(), sums);
+                let block = Block { rows: tile, panels: self.panels.clone(), depth: part.clone() };
+                self.w.tile(s, &mut ready, &self.call.x, &block, sums);
                 if part.end == k {
-                    self.act_and_write(s, tile, sums);
+                    self.act_and_write(s, block.rows, sums);
                 }
             }
         }
@@ -277,13 +291,13 @@ impl<W: Weights> Kernel for Task<'_, W> {
 }
 
 impl<W: Weights> Task<'_, W> {
-    fn tiles(&self) -> impl Iterator<Item = Range<usize>> + use<W> {
+    fn tiles(&self, rows: usize) -> impl Iterator<Item = Range<usize>> + use<W> {
         let Range { start, end } = self.rows;
-        (start..end).step_by(TILE).map(move |first| first..end.min(first + TILE))
+        (start..end).step_by(rows).map(move |first| first..end.min(first + rows))
     }
 
     #[inline(always)]
-    fn act_and_write<S: Simd>(&self, s: S, tile: Range<usize>, sums: &Sums) {
+    fn act_and_write<S: Simd>(&self, s: S, tile: Range<usize>, sums: &[[f32; COLUMNS]]) {
         let (first, rows) = (tile.start, tile.len());
         match self.call.finish.activation {
             Activation::Identity => self.finish(s, Identity, first, rows, sums),
@@ -298,7 +312,7 @@ impl<W: Weights> Task<'_, W> {
     }
 
     #[inline(always)]
-    fn finish<S: Simd>(&self, s: S, op: impl Unary, first: usize, rows: usize, sums: &Sums) {
+    fn finish<S: Simd>(&self, s: S, op: impl Unary, first: usize, rows: usize, sums: &[[f32; COLUMNS]]) {
         let Call { n, finish, out, .. } = *self.call;
         let column = self.panels.start * PANEL;
         let columns = n.min(self.panels.end * PANEL) - column;
@@ -322,6 +336,14 @@ impl<W: Weights> Task<'_, W> {
 }
 
 impl<E: Element> Weights for &[E] {
+    type Ready = ();
+
+    fn ready(self) {}
+
+    fn rows(self) -> usize {
+        TILE
+    }
+
     fn depth(self, _: usize) -> usize {
         CACHED_BYTES / (COLUMNS * size_of::<E>())
     }
@@ -340,20 +362,19 @@ impl<E: Element> Weights for &[E] {
     fn tile<S: Simd>(
         self,
         s: S,
+        (): &mut (),
         x: &Rows<'_>,
-        tile: Range<usize>,
-        panels: &Range<usize>,
-        depth: Range<usize>,
-        sums: &mut Sums,
+        Block { rows, panels, depth }: &Block,
+        sums: &mut [[f32; COLUMNS]],
     ) {
         let w = &self[panels.start * PANEL * x.cols()..panels.end * PANEL * x.cols()];
-        match tile.len() {
-            1 => part_of_tile::<S, E, 1>(s, x, tile.start, w, depth, sums),
-            2 => part_of_tile::<S, E, 2>(s, x, tile.start, w, depth, sums),
-            3 => part_of_tile::<S, E, 3>(s, x, tile.start, w, depth, sums),
-            4 => part_of_tile::<S, E, 4>(s, x, tile.start, w, depth, sums),
-            5 => part_of_tile::<S, E, 5>(s, x, tile.start, w, depth, sums),
-            _ => part_of_tile::<S, E, TILE>(s, x, tile.start, w, depth, sums),
+        match rows.len() {
+            1 => part_of_tile::<S, E, 1>(s, x, rows.start, w, depth, sums),
+            2 => part_of_tile::<S, E, 2>(s, x, rows.start, w, depth, sums),
+            3 => part_of_tile::<S, E, 3>(s, x, rows.start, w, depth, sums),
+            4 => part_of_tile::<S, E, 4>(s, x, rows.start, w, depth, sums),
+            5 => part_of_tile::<S, E, 5>(s, x, rows.start, w, depth, sums),
+            _ => part_of_tile::<S, E, TILE>(s, x, rows.start, w, depth, sums),
         }
     }
 }
@@ -365,8 +386,8 @@ fn part_of_tile<S: Simd, E: Element, const R: usize>(
     x: &Rows<'_>,
     first: usize,
     w: &[E],
-    depth: Range<usize>,
-    sums: &mut Sums,
+    depth: &Range<usize>,
+    sums: &mut [[f32; COLUMNS]],
 ) {
     let a: [*const f32; R] = std::array::from_fn(|r| x.data[x.start(first + r)..].as_ptr());
     let columns = w.len() / x.cols().max(1);
@@ -374,11 +395,11 @@ fn part_of_tile<S: Simd, E: Element, const R: usize>(
     while column < columns {
         let vectors = (columns - column) / S::LANES;
         column += if S::LANES == MAX_LANES && vectors >= 4 {
-            several::<S, E, R, 4>(s, x, &a, w, column, &depth, sums)
+            several::<S, E, R, 4>(s, x, &a, w, column, depth, sums)
         } else if vectors >= 2 {
-            several::<S, E, R, 2>(s, x, &a, w, column, &depth, sums)
+            several::<S, E, R, 2>(s, x, &a, w, column, depth, sums)
         } else {
-            several::<S, E, R, 1>(s, x, &a, w, column, &depth, sums)
+            several::<S, E, R, 1>(s, x, &a, w, column, depth, sums)
         };
     }
 }
@@ -392,7 +413,7 @@ fn several<S: Simd, E: Element, const R: usize, const V: usize>(
     w: &[E],
     column: usize,
     depth: &Range<usize>,
-    sums: &mut Sums,
+    sums: &mut [[f32; COLUMNS]],
 ) -> usize {
     let k = x.cols();
     let b: [*const E; V] = std::array::from_fn(|v| {

@@ -14,8 +14,9 @@ mod norm;
 mod rope;
 mod weight;
 
+pub(crate) use crate::kernels::team::together;
 pub use activation::{Activation, Snake, activate, add, elu, gelu, gelu_tanh, leaky_relu, mish, silu, silu_gate};
-pub use attention::{KvCache, Mask, attend, attend_relative};
+pub use attention::{KvCache, Mask, PackedKeys, attend, attend_packed, attend_relative};
 pub use conv::{Conv1d, ConvConfig, ConvTranspose1d};
 pub use conv2d::Conv2d;
 pub use depthwise::DepthwiseConv1d;

@@ -15,7 +15,8 @@ use super::config::Chunks;
 use crate::error::{Error, Result};
 use crate::kernels::packed::PackedRows;
 use crate::kernels::view::{from_f32, with_f32, with_strided};
-use crate::nn::{Conv1d, Mask};
+use crate::nn::{Conv1d, Mask, PackedKeys, attend, attend_packed};
+use crate::protocol::Precision;
 
 /// Memory of all streaming layers of one network.
 #[derive(Debug, Clone, Default)]
@@ -56,6 +57,8 @@ enum Slot {
     /// Keys and values: the oldest, which never change once they are all there and are shared by all clones, then the
     /// newest.
     Keys { first: Option<Past>, last: Option<Past> },
+    /// The same as attention at 8 bits wants them.
+    Packed(PackedKeys),
 }
 
 /// Keys and values.
@@ -165,7 +168,7 @@ impl Carry {
         let history = conv.config().left;
         let rows = match self.slots.get(self.cursor) {
             Some(Slot::Rows(past)) => Tensor::cat(&[past, xs], 1)?,
-            Some(Slot::Keys { .. }) => return Err(Error::internal("the layers of a stream changed places")),
+            Some(_) => return Err(changed_places()),
             None => xs.pad_with_zeros(1, history, 0)?,
         };
         if self.streaming {
@@ -175,6 +178,37 @@ impl Carry {
         Ok(rows)
     }
 
+    /// Attention of `q` to the carried keys and values, then `k` and `v`, at `precision`; all `(B, T, H, D)`.
+    pub(super) fn attend(
+        &mut self,
+        precision: Precision,
+        (q, k, v): (&Tensor, Tensor, Tensor),
+        scale: f64,
+        place: &Place,
+    ) -> Result<Tensor> {
+        let rows = k.dims4()?.1;
+        if !PackedKeys::suit(precision, &k)? {
+            let (k, v) = self.keys(k, v, place)?;
+            return attend(q, &k, &v, scale, &place.mask(rows, k.dims4()?.1), None);
+        }
+        let mut keys = match self.slots.get(self.cursor) {
+            Some(Slot::Packed(past)) => past.clone(),
+            Some(_) => return Err(changed_places()),
+            None => PackedKeys::default(),
+        };
+        keys.push(&k, &v)?;
+        let seen = attend_packed(q, &keys, scale, &place.mask(rows, keys.len()))?;
+        if self.streaming {
+            let len = keys.len() - self.provisional;
+            let ends = self.ends.map(|ends| ends.scaled(self.ratio));
+            let newest = Ends { first: 0, last: place.rows_to_keep(rows - self.provisional) };
+            let Ends { first, last } = ends.unwrap_or(newest);
+            keys.keep(len, first, last);
+            self.put(Slot::Packed(keys));
+        }
+        Ok(seen)
+    }
+
     /// All keys and values the rows of this pass may look at, `(B, T', H, D)`: the carried ones, then `k` and `v`.
     pub(super) fn keys(&mut self, k: Tensor, v: Tensor, place: &Place) -> Result<(Tensor, Tensor)> {
         if !self.streaming {
@@ -182,7 +216,7 @@ impl Carry {
         }
         let (first, last) = match self.slots.get(self.cursor) {
             Some(Slot::Keys { first, last }) => (first.clone(), last.clone()),
-            Some(Slot::Rows(_)) => return Err(Error::internal("the layers of a stream changed places")),
+            Some(_) => return Err(changed_places()),
             None => (None, None),
         };
         let rows = k.dims4()?.1;
@@ -219,6 +253,10 @@ impl Carry {
         }
         self.cursor += 1;
     }
+}
+
+fn changed_places() -> Error {
+    Error::internal("the layers of a stream changed places")
 }
 
 impl Kept {
@@ -326,6 +364,35 @@ mod tests {
         assert_eq!(pass(2, 8, 1), [0., 1., 2., 3., 4., 5., 6., 7.]);
         assert_eq!(pass(7, 10, 0), [0., 1., 2., 5., 6., 7., 8., 9.]);
         assert_eq!(pass(10, 11, 0), [0., 1., 2., 8., 9., 10.]);
+    }
+
+    #[test]
+    fn eight_bits_see_what_f32_sees() {
+        let rows = |from: usize, to: usize| {
+            let one = |i: usize| ((i * 37 % 101) as f32 / 50.0 - 1.0) * (1.0 + (i % 7) as f32);
+            Tensor::from_vec((from * 128..to * 128).map(one).collect(), (1, to - from, 2, 64), &Device::Cpu).unwrap()
+        };
+        let rule = Chunks { prompt: 0, first: 40, size: 40, left: Some(2) };
+        for carry in [
+            Carry::open(Ends { first: 150, last: 20 }).packed(),
+            Carry::open(Ends { first: 9, last: 300 }),
+            Carry::chunked(rule),
+        ] {
+            let (mut exact, mut near) = (carry.clone(), carry);
+            for (from, to, provisional) in [(0, 160, 0), (160, 200, 0), (200, 280, 40), (240, 400, 0)] {
+                let pass = |carry: &mut Carry, precision| {
+                    carry.begin(to - from, provisional);
+                    let xs = rows(from, to);
+                    let place = carry.place();
+                    values(&carry.attend(precision, (&xs, xs.clone(), xs.clone()), 0.02, &place).unwrap())
+                };
+                let (exact, near) = (pass(&mut exact, Precision::F32), pass(&mut near, Precision::Int8));
+                let largest = exact.iter().fold(0f32, |a, x| a.max(x.abs()));
+                assert_eq!(exact.len(), near.len());
+                let error = exact.iter().zip(&near).fold(0f32, |a, (x, y)| a.max((x - y).abs()));
+                assert!(error < 0.03 * largest, "{from}: {error} of {largest}");
+            }
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use candle_core::{D, Device, Tensor};
 use super::carry::{Carry, Place};
 use super::config::{EstimatorConfig, MEL_CHANNELS};
 use crate::error::{Error, Result};
-use crate::nn::{Activation, Conv1d, ConvConfig, LayerNorm, Linear, attend, mish};
+use crate::nn::{Activation, Conv1d, ConvConfig, LayerNorm, Linear, mish};
 use crate::protocol::Precision;
 use crate::weights::Weights;
 
@@ -218,6 +218,8 @@ struct TransformerBlock {
     ff_out: Linear,
     heads: usize,
     head_dim: usize,
+    /// What keys and values are multiplied at.
+    attention: Precision,
 }
 
 impl TransformerBlock {
@@ -234,6 +236,7 @@ impl TransformerBlock {
             ff_out: Linear::load(&w.pp("ff.net.2"), 4 * c, c)?,
             heads,
             head_dim,
+            attention: w.keep().computed(),
         })
     }
 
@@ -241,9 +244,8 @@ impl TransformerBlock {
         let (b, t, _) = xs.dims3()?;
         let qkv = self.qkv.forward(&self.norm1.forward(xs)?)?.reshape((b, t, 3, self.heads, self.head_dim))?;
         let part = |i: usize| qkv.narrow(2, i, 1)?.squeeze(2);
-        let (k, v) = carry.keys(part(1)?, part(2)?, place)?;
-        let mask = place.mask(t, k.dims4()?.1);
-        let seen = attend(&part(0)?, &k, &v, 1.0 / (self.head_dim as f64).sqrt(), &mask, None)?;
+        let scale = 1.0 / (self.head_dim as f64).sqrt();
+        let seen = carry.attend(self.attention, (&part(0)?, part(1)?, part(2)?), scale, place)?;
         let xs = self.to_out.forward_add(&seen, xs)?;
         let hidden = self.ff_in.forward_act(&self.norm3.forward(&xs)?, Activation::Gelu)?;
         self.ff_out.forward_add(&hidden, &xs)

@@ -31,7 +31,7 @@ pub use config::{Backbone, SILENCE, SPEECH_CODES, START_SPEECH, START_TEXT, STOP
 pub use decode::{DecodeOptions, Decoding, Ending};
 
 use crate::error::{Error, Result};
-use crate::nn::{Embedding, KvCache, Linear};
+use crate::nn::{Embedding, KvCache, Linear, together};
 use crate::protocol::Precision;
 use crate::weights::Weights;
 use alignment::AttentionProbe;
@@ -256,9 +256,9 @@ impl T3 {
             probe.begin(tokens.len());
         }
         let rows = repeat_rows(xs, state.rows)?;
-        let hidden = self.run(state, &rows)?;
+        let logits = together(|| self.logits(&self.run(state, &rows)?))?;
         state.generated += tokens.len();
-        self.logits(&hidden)
+        Ok(logits)
     }
 
     /// Forgets the last `tokens` that were fed.

@@ -87,6 +87,13 @@ pub struct Keep {
     pub measure: Option<(String, Arc<LayerErrors>)>,
 }
 
+impl Keep {
+    /// What the layer computes at.
+    pub fn computed(&self) -> Precision {
+        if self.measure.is_some() { Precision::F32 } else { self.precision }
+    }
+}
+
 impl std::fmt::Debug for Weights {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Weights({}, {:?})", self.store.path.display(), self.prefix)

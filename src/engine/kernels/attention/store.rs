@@ -19,7 +19,7 @@ pub(crate) struct HeadRows<'a> {
 }
 
 impl<'a> HeadRows<'a> {
-    pub(super) fn at(&self, b: usize, t: usize, h: usize, dim: usize) -> &'a [f32] {
+    pub(in super::super) fn at(&self, b: usize, t: usize, h: usize, dim: usize) -> &'a [f32] {
         &self.data[b * self.batch + t * self.row + h * self.head..][..dim]
     }
 }

@@ -1,10 +1,14 @@
 //! Dot products of unsigned activations and signed weights, for each instruction set.
 
-use super::super::matrix::PANEL;
-use super::super::product::{COLUMNS, TILE};
-use super::DEPTH;
+use std::marker::PhantomData;
 
-/// Up to six rows of activations against up to four panels.
+use super::super::matrix::PANEL;
+use super::super::product::{COLUMNS, MAX_TILE, TILE};
+use super::DEPTH;
+#[cfg(target_arch = "x86_64")]
+use super::amx;
+
+/// Up to [`MAX_TILE`] rows of activations against up to four panels.
 pub(in super::super) struct Dot<'a> {
     /// `(rows, depth)`.
     pub a: &'a [u8],
@@ -12,13 +16,18 @@ pub(in super::super) struct Dot<'a> {
     pub w: &'a [i8],
     pub rows: usize,
     pub depth: usize,
-    /// Where the sums go, a row of them for each row of activations.
-    pub sums: &'a mut [[i32; COLUMNS]; TILE],
 }
+
+/// Sums of a [`Dot`], a row of them for each row of activations; each begins at a cache line.
+#[repr(align(64))]
+pub(super) struct Sums(pub [[i32; COLUMNS]; MAX_TILE]);
 
 /// The instruction sets to choose from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DotUnit {
+    /// AMX; AVX-512 with VNNI for what does not fill a tile.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     /// AVX-512 with VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
@@ -39,7 +48,7 @@ impl DotUnit {
     /// Those of this processor, the fastest first.
     pub(crate) fn available() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
-        let all = [Self::Avx512Vnni, Self::AvxVnni, Self::Avx2, Self::Plain];
+        let all = [Self::Amx, Self::Avx512Vnni, Self::AvxVnni, Self::Avx2, Self::Plain];
         #[cfg(target_arch = "aarch64")]
         let all = [Self::NeonDot, Self::Plain];
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -54,6 +63,8 @@ impl DotUnit {
 
     fn is_available(self) -> bool {
         match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => amx::is_available() && Self::Avx512Vnni.is_available(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => {
                 is_x86_feature_detected!("avx512f")
@@ -70,41 +81,94 @@ impl DotUnit {
         }
     }
 
-    /// Writes all sums; in plain Rust where the processor lacks the unit.
-    ///
-    /// # Panics
-    /// If the lengths disagree: a defect of the caller.
-    pub(in super::super) fn run(self, dot: Dot<'_>) {
-        let panels = dot.w.len() / (PANEL * dot.depth).max(1);
-        assert!(
-            dot.rows <= TILE
-                && panels * PANEL <= COLUMNS
-                && dot.depth.is_multiple_of(DEPTH)
-                && dot.a.len() == dot.rows * dot.depth
-                && dot.w.len() == panels * PANEL * dot.depth,
-            "integer products of {} rows of {}",
-            dot.rows,
-            dot.depth
-        );
+    /// The rows that it does best together.
+    pub(in super::super) fn rows(self) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the processor has these features, and the lengths have been checked.
-            Self::Avx512Vnni if self.is_available() => unsafe { x86::avx512_vnni(dot, panels) },
+            Self::Amx => amx::MOST_ROWS,
+            _ => TILE,
+        }
+    }
+
+    /// Gets this thread ready for it.
+    pub(in super::super) fn begin(self) -> Dots {
+        Dots {
+            unit: if self.is_available() { self } else { Self::Plain },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the processor has these features, and the lengths have been checked.
-            Self::AvxVnni if self.is_available() => unsafe { x86::avx_vnni(dot, panels) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the processor has this feature, and the lengths have been checked.
-            Self::Avx2 if self.is_available() => unsafe { x86::avx2(dot, panels) },
-            #[cfg(target_arch = "aarch64")]
-            // SAFETY: the processor has this feature, and the lengths have been checked.
-            Self::NeonDot if self.is_available() => unsafe { neon::dot(dot, panels) },
-            _ => plain(dot),
+            tiles: if self == Self::Amx { amx::Tiles::begin() } else { None },
+            sums: Sums([[0; COLUMNS]; MAX_TILE]),
+            here: PhantomData,
         }
     }
 }
 
-fn plain(dot: Dot<'_>) {
+/// A unit that one thread is ready for, until this is dropped.
+pub(in super::super) struct Dots {
+    unit: DotUnit,
+    #[cfg(target_arch = "x86_64")]
+    tiles: Option<amx::Tiles>,
+    sums: Sums,
+    /// Not for other threads.
+    here: PhantomData<*const ()>,
+}
+
+impl Dots {
+    /// The sums of each row; those behind the last row and panel mean nothing.
+    ///
+    /// # Panics
+    /// If the lengths disagree: a defect of the caller.
+    pub(in super::super) fn run(&mut self, dot: Dot<'_>) -> &[[i32; COLUMNS]; MAX_TILE] {
+        let Dot { a, w, rows, depth } = dot;
+        let panels = w.len() / (PANEL * depth).max(1);
+        assert!(
+            rows <= MAX_TILE
+                && panels * PANEL <= COLUMNS
+                && depth.is_multiple_of(DEPTH)
+                && a.len() == rows * depth
+                && w.len() == panels * PANEL * depth,
+            "integer products of {rows} rows of {depth}"
+        );
+        #[cfg(target_arch = "x86_64")]
+        if let Some(tiles) = &self.tiles
+            && amx::Tiles::fits(rows, depth)
+        {
+            // SAFETY: the lengths have been checked.
+            unsafe { tiles.run(&dot, panels, &mut self.sums) };
+            return &self.sums.0;
+        }
+        for first in (0..rows).step_by(TILE) {
+            let rows = TILE.min(rows - first);
+            let part = Part { a: &a[first * depth..][..rows * depth], w, rows, depth, sums: &mut self.sums.0[first..] };
+            match self.unit {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: `begin` saw that the processor has these features, and the lengths have been checked.
+                DotUnit::Amx | DotUnit::Avx512Vnni => unsafe { x86::avx512_vnni(part, panels) },
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: as above.
+                DotUnit::AvxVnni => unsafe { x86::avx_vnni(part, panels) },
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: as above.
+                DotUnit::Avx2 => unsafe { x86::avx2(part, panels) },
+                #[cfg(target_arch = "aarch64")]
+                // SAFETY: as above.
+                DotUnit::NeonDot => unsafe { neon::dot(part, panels) },
+                DotUnit::Plain => plain(part),
+            }
+        }
+        &self.sums.0
+    }
+}
+
+/// Of a [`Dot`], what vectors do together: up to [`TILE`] rows.
+struct Part<'a> {
+    a: &'a [u8],
+    w: &'a [i8],
+    rows: usize,
+    depth: usize,
+    sums: &'a mut [[i32; COLUMNS]],
+}
+
+fn plain(dot: Part<'_>) {
     for (a, sums) in dot.a.chunks_exact(dot.depth.max(1)).zip(dot.sums) {
         for (panel, sums) in dot.w.chunks_exact((PANEL * dot.depth).max(1)).zip(sums.chunks_exact_mut(PANEL)) {
             sums.fill(0);
@@ -123,7 +187,7 @@ fn plain(dot: Dot<'_>) {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{COLUMNS, DEPTH, Dot, PANEL, TILE};
+    use super::{COLUMNS, DEPTH, PANEL, Part, TILE};
 
     /// Bytes of a panel for one instruction's depth.
     const STEP: usize = PANEL * DEPTH;
@@ -141,12 +205,12 @@ mod x86 {
     /// # Safety
     /// The processor must have the features, and the lengths must agree.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    pub(super) unsafe fn avx512_vnni(dot: Dot<'_>, panels: usize) {
+    pub(super) unsafe fn avx512_vnni(dot: Part<'_>, panels: usize) {
         /// # Safety
         /// As above; `V` panels from `panel` on.
         #[inline]
         #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-        unsafe fn several<const R: usize, const V: usize>(dot: &mut Dot<'_>, panel: usize) {
+        unsafe fn several<const R: usize, const V: usize>(dot: &mut Part<'_>, panel: usize) {
             let depth = dot.depth;
             let (a, w) = (dot.a.as_ptr(), dot.w.as_ptr());
             let mut acc = [[_mm512_setzero_si512(); V]; R];
@@ -178,7 +242,7 @@ mod x86 {
         /// As above.
         #[inline]
         #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-        unsafe fn rows<const R: usize>(mut dot: Dot<'_>, panels: usize) {
+        unsafe fn rows<const R: usize>(mut dot: Part<'_>, panels: usize) {
             // SAFETY: the caller's promise.
             unsafe {
                 if panels == COLUMNS / PANEL {
@@ -203,12 +267,12 @@ mod x86 {
     /// # Safety
     /// The processor must have the features, and the lengths must agree.
     #[target_feature(enable = "avx2,avxvnni")]
-    pub(super) unsafe fn avx_vnni(dot: Dot<'_>, panels: usize) {
+    pub(super) unsafe fn avx_vnni(dot: Part<'_>, panels: usize) {
         /// # Safety
         /// As above.
         #[inline]
         #[target_feature(enable = "avx2,avxvnni")]
-        unsafe fn rows<const R: usize>(dot: &mut Dot<'_>, panel: usize) {
+        unsafe fn rows<const R: usize>(dot: &mut Part<'_>, panel: usize) {
             let depth = dot.depth;
             let (a, w) = (dot.a.as_ptr(), dot.w[panel * PANEL * depth..].as_ptr());
             let mut acc = [[_mm256_setzero_si256(); 2]; R];
@@ -264,12 +328,12 @@ mod x86 {
     /// # Safety
     /// The processor must have the feature, and the lengths must agree.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn avx2(dot: Dot<'_>, panels: usize) {
+    pub(super) unsafe fn avx2(dot: Part<'_>, panels: usize) {
         /// # Safety
         /// As above; `R` rows from `first` on.
         #[inline]
         #[target_feature(enable = "avx2")]
-        unsafe fn rows<const R: usize>(dot: &mut Dot<'_>, first: usize, panel: usize) {
+        unsafe fn rows<const R: usize>(dot: &mut Part<'_>, first: usize, panel: usize) {
             let depth = dot.depth;
             let (a, w) = (dot.a[first * depth..].as_ptr(), dot.w[panel * PANEL * depth..].as_ptr());
             // Four columns to a vector, two half sums each.
@@ -325,7 +389,7 @@ mod neon {
     use std::arch::aarch64::*;
     use std::arch::asm;
 
-    use super::{DEPTH, Dot, PANEL};
+    use super::{DEPTH, PANEL, Part};
 
     /// Adds four products of signed bytes to each of four sums.
     #[inline]
@@ -345,7 +409,7 @@ mod neon {
     /// # Safety
     /// The processor must have the features, and the lengths must agree.
     #[target_feature(enable = "neon,dotprod")]
-    pub(super) unsafe fn dot(dot: Dot<'_>, panels: usize) {
+    pub(super) unsafe fn dot(dot: Part<'_>, panels: usize) {
         let depth = dot.depth;
         let (flip, ones) = (vdupq_n_u8(0x80), vdupq_n_s8(1));
         for panel in 0..panels {

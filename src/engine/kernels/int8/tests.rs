@@ -10,7 +10,18 @@ fn bytes(n: usize, seed: u64) -> (Vec<u8>, Vec<i8>) {
 
 #[test]
 fn every_unit_gives_the_exact_sums() {
-    for (rows, panels, depth) in [(1, 1, 4), (2, 3, 64), (3, 4, 36), (5, 2, 1024), (6, 4, 4096), (4, 1, 8)] {
+    for (rows, panels, depth) in [
+        (1, 1, 4),
+        (2, 3, 64),
+        (3, 4, 36),
+        (5, 2, 1024),
+        (6, 4, 4096),
+        (4, 1, 8),
+        (16, 4, 256),
+        (16, 3, 64),
+        (15, 4, 128),
+        (16, 2, 100),
+    ] {
         let (a, _) = bytes(rows * depth, 1);
         let (_, w) = bytes(panels * PANEL * depth, 2);
         let full = [
@@ -25,8 +36,8 @@ fn every_unit_gives_the_exact_sums() {
                 (0..depth).map(|i| i32::from(a[row * depth + i]) * i32::from(weight(i))).sum::<i32>()
             };
             for unit in DotUnit::available() {
-                let mut sums = [[-1; COLUMNS]; TILE];
-                unit.run(Dot { a, w, rows, depth, sums: &mut sums });
+                let mut dots = unit.begin();
+                let sums = dots.run(Dot { a, w, rows, depth });
                 for (row, sums) in sums[..rows].iter().enumerate() {
                     for (column, sum) in sums[..panels * PANEL].iter().enumerate() {
                         assert_eq!(*sum, one(row, column), "{unit:?} {rows} {panels} {depth}: {row} {column}");
