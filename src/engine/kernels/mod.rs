@@ -17,5 +17,6 @@ pub(crate) mod simd;
 pub(crate) mod team;
 #[cfg(test)]
 pub(crate) mod testing;
+pub(crate) mod toom_cook;
 pub(crate) mod trig;
 pub(crate) mod view;

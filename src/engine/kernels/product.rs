@@ -16,6 +16,7 @@ use super::pointwise::{Elu, Gelu, GeluTanh, Identity, LeakyRelu, Mish, Relu, Sil
 use super::simd::{Kernel, MAX_LANES, Simd, Unit, dispatch_on};
 use super::team;
 use crate::meter::{Kind, counted};
+use crate::protocol::Precision;
 
 /// Rows of a tile: six rows times four vectors fill the registers of AVX-512, times two those of AVX2.
 pub(super) const TILE: usize = 6;
@@ -148,6 +149,21 @@ pub(crate) fn product_serial(x: Rows<'_>, w: &Matrix, finish: Finish<'_>, out: &
     // SAFETY: initialised values are written to, never the other way round.
     let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<f32>]) };
     multiply(Unit::best(), x, w, finish, out, false);
+}
+
+/// [`product_serial`] with some outputs of an f32 matrix, whole panels of them.
+///
+/// # Panics
+/// If the shapes disagree: a defect of the caller.
+pub(super) fn product_part(unit: Unit, x: Rows<'_>, w: &Matrix, outputs: Range<usize>, out: &mut [f32]) {
+    let (n, k) = (outputs.len(), w.inputs());
+    assert!(x.fits() && x.cols() == k && out.len() == x.count() * n, "a product of {n} x {k}");
+    assert!(outputs.start.is_multiple_of(PANEL) && n.is_multiple_of(PANEL), "{n} outputs");
+    assert!(w.precision() == Precision::F32, "a part of a matrix at {:?}", w.precision());
+    let call = Call { unit, x: x.joined(), n, finish: Finish::default(), out: Output(out.as_mut_ptr()) };
+    if let Data::F32(panels) = w.data() {
+        call.share_out(&panels[outputs.start * k..outputs.end * k], false);
+    }
 }
 
 fn multiply(unit: Unit, x: Rows<'_>, w: &Matrix, finish: Finish<'_>, out: &mut [MaybeUninit<f32>], parallel: bool) {

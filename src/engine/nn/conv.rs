@@ -8,10 +8,12 @@ use rayon::prelude::*;
 
 use super::Linear;
 use super::activation::Activation;
-use super::weight::{Weight, finish_on_device, finished_product};
+use super::weight::{Weight, finish_on_device, finished, finished_product};
 use crate::error::{Error, Result};
-use crate::kernels::product::Rows;
+use crate::kernels::product::{Finish, Rows};
+use crate::kernels::toom_cook::{self, Convolution};
 use crate::kernels::view::{from_f32, with_f32};
+use crate::protocol::Precision;
 use crate::weights::{Keep, Weights};
 
 /// Geometry of a convolution.
@@ -62,6 +64,8 @@ pub struct Conv1d {
     inputs: usize,
     outputs: usize,
     config: ConvConfig,
+    /// Whether the weight is what [`toom_cook`] wants.
+    fast: bool,
 }
 
 impl Conv1d {
@@ -95,7 +99,31 @@ impl Conv1d {
     ) -> Result<Self> {
         let matrix = || taps_beside_channels(&weight()?, config.kernel);
         let weight = Weight::load(w, "weight", (outputs, config.kernel * inputs), matrix)?;
-        Ok(Self { weight, bias, inputs, outputs, config })
+        Ok(Self { weight, bias, inputs, outputs, config, fast: false })
+    }
+
+    /// [`Self::made`] with half the multiplications, where the CPU does it in f32 and the sizes are worth it; rounding
+    /// errors are twice those of the plain sum.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn made_fast(
+        w: &Weights,
+        (outputs, inputs): (usize, usize),
+        weight: impl FnOnce() -> Result<Tensor>,
+        bias: Option<Tensor>,
+        config: ConvConfig,
+    ) -> Result<Self> {
+        let in_f32 = matches!(w.device(), Device::Cpu) && w.keep().computed() == Precision::F32;
+        if !in_f32 || config.stride != 1 || !toom_cook::suits(outputs, inputs, config.kernel) {
+            return Self::made(w, (outputs, inputs), weight, bias, config);
+        }
+        let shape = toom_cook::shape(outputs, inputs, config.kernel);
+        let matrix = || {
+            let rows = with_f32(&weight()?, |weight| Ok(toom_cook::transform(weight, outputs, inputs, config.kernel)))?;
+            Ok(Tensor::from_vec(rows, shape, &Device::Cpu)?)
+        };
+        Ok(Self { weight: Weight::load(w, "weight", shape, matrix)?, bias, inputs, outputs, config, fast: true })
     }
 
     /// From a weight `(out, in, k)` and a bias `(out)`, in f32.
@@ -105,7 +133,7 @@ impl Conv1d {
     pub fn new(weight: &Tensor, bias: Option<Tensor>, config: ConvConfig) -> Result<Self> {
         let (outputs, inputs, _) = weight.dims3()?;
         let weight = Weight::new(&taps_beside_channels(weight, config.kernel)?, &Keep::default())?;
-        Ok(Self { weight, bias, inputs, outputs, config })
+        Ok(Self { weight, bias, inputs, outputs, config, fast: false })
     }
 
     /// The geometry.
@@ -172,6 +200,13 @@ impl Conv1d {
         let rows = (padded - span) / stride + 1;
         let bias = self.bias.as_ref();
         match &self.weight {
+            Weight::Cpu(w) if self.fast => with_f32(xs, |x| {
+                let (taps, inputs) = (kernel, channels);
+                let finish = Finish { activation, ..Finish::default() };
+                finished(w, finish, bias, residual, &[batch, rows, self.outputs], |weight, finish| {
+                    Convolution { x, batch, padded, inputs, taps, dilation, weight, finish }.run()
+                })
+            }),
             Weight::Cpu(w) => with_f32(xs, |data| {
                 let x = Rows {
                     data,

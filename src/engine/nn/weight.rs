@@ -130,21 +130,30 @@ pub(super) fn finished_product(
     residual: Option<&Tensor>,
     shape: &[usize],
 ) -> Result<Tensor> {
+    if let Some(Measured { matrix, names, errors }) = &w.measured {
+        let (exact, found) = (product(x, &w.matrix, Finish::default()), product(x, matrix, Finish::default()));
+        errors.add(names, (matrix.outputs(), matrix.inputs()), &exact, &found);
+    }
+    finished(w, Finish { activation, ..Finish::default() }, bias, residual, shape, |w, finish| product(x, w, finish))
+}
+
+/// What `run` makes with a bias and a residual of `shape`.
+pub(super) fn finished(
+    w: &Packed,
+    finish: Finish<'_>,
+    bias: Option<&Tensor>,
+    residual: Option<&Tensor>,
+    shape: &[usize],
+    run: impl Fn(&Matrix, Finish<'_>) -> Vec<f32>,
+) -> Result<Tensor> {
     if let Some(residual) = residual
         && residual.dims() != shape
     {
         return Err(Error::internal(format!("a product of {shape:?} cannot be added to {:?}", residual.dims())));
     }
-    if let Some(Measured { matrix, names, errors }) = &w.measured {
-        let (exact, found) = (product(x, &w.matrix, Finish::default()), product(x, matrix, Finish::default()));
-        errors.add(names, (matrix.outputs(), matrix.inputs()), &exact, &found);
-    }
-    let run = |bias: Option<&[f32]>, residual: Option<&[f32]>| {
-        Ok(product(x, &w.matrix, Finish { bias, activation, residual }))
-    };
     let with_bias = |residual: Option<&[f32]>| match bias {
-        None => run(None, residual),
-        Some(bias) => with_f32(bias, |bias| run(Some(bias), residual)),
+        None => Ok(run(&w.matrix, Finish { residual, ..finish })),
+        Some(bias) => with_f32(bias, |bias| Ok(run(&w.matrix, Finish { bias: Some(bias), residual, ..finish }))),
     };
     let out = match residual {
         None => with_bias(None),

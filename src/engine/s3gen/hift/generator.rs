@@ -208,7 +208,7 @@ impl ResBlock {
             let w = w.pp(name).pp(i);
             let weight = || weight_norm(&w, (channels, channels, kernel), DType::F32);
             let bias = Some(w.get("bias", channels)?);
-            Conv1d::made(&w, (channels, channels), weight, bias, ConvConfig::same(kernel, dilation))
+            Conv1d::made_fast(&w, (channels, channels), weight, bias, ConvConfig::same(kernel, dilation))
         };
         let snake = |name: &str, i: usize| Snake::load(&w.pp(name).pp(i), channels);
         let layer = |(i, &dilation): (usize, &usize)| {
