@@ -9,9 +9,11 @@
 //!
 //! With a dilation `d` the rows that belong together stand `d` apart: `d` phases, each a convolution of its own.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use super::matrix::{Matrix, PANEL};
+use super::memory::Lines;
 use super::product::{Activation, Finish, Rows, product_part};
 use super::simd::{Kernel, Simd, Unit, dispatch_on};
 use super::team::share_out;
@@ -36,6 +38,11 @@ const WEIGHTS: [[f64; TAPS]; POINTS] = [
 ];
 /// Bytes of a task's tiles, before and behind the product: they stay in the second cache.
 const TASK_BYTES: usize = 512 << 10;
+
+thread_local! {
+    /// Room for a stretch's values and products.
+    static SCRATCH: Cell<Option<Lines<f32>>> = const { Cell::new(None) };
+}
 
 /// Groups of a kernel of `taps`.
 fn groups(taps: usize) -> usize {
@@ -148,9 +155,13 @@ impl Stretch<'_> {
         let (outputs, tiles) = (self.call.outputs(), self.tiles.len());
         // A phase's tiles and those that later groups of its last one read.
         let read = tiles + groups(taps) - 1;
-        let mut values = vec![0f32; POINTS * dilation * read * inputs];
-        dispatch_on(unit, Before { stretch: self, read, values: &mut values });
-        let mut products = vec![0f32; POINTS * dilation * tiles * outputs];
+        let (first, second) = (POINTS * dilation * read * inputs, POINTS * dilation * tiles * outputs);
+        // What the last stretch of this thread left: all of it is written before it is read.
+        let mut kept = SCRATCH.take().filter(|lines| lines.len() >= first + second);
+        let scratch = kept.get_or_insert_with(|| Lines::zeros(first + second));
+        let (values, rest) = scratch.split_at_mut(first);
+        let products = &mut rest[..second];
+        dispatch_on(unit, Before { stretch: self, read, values });
         for (point, (values, products)) in values
             .chunks_exact(dilation * read * inputs)
             .zip(products.chunks_exact_mut(dilation * tiles * outputs))
@@ -168,7 +179,8 @@ impl Stretch<'_> {
             };
             product_part(unit, x, weight, point * outputs..(point + 1) * outputs, products);
         }
-        dispatch_on(unit, Behind { stretch: self, products: &products });
+        dispatch_on(unit, Behind { stretch: self, products });
+        SCRATCH.set(kept.take());
     }
 }
 
