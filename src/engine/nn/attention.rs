@@ -380,10 +380,18 @@ fn first_keys<E: Element>(keys: &Keys<E>, len: usize, row: usize, head: usize) -
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::*;
+    use std::cell::Cell;
 
+    use super::*;
+    use crate::kernels::testing::pseudo;
+
+    /// Other values at each call, the same in each run.
     fn random(dims: (usize, usize, usize, usize)) -> Tensor {
-        Tensor::randn(0f32, 1f32, dims, &Device::Cpu).unwrap()
+        thread_local! { static CALLS: Cell<u64> = const { Cell::new(0) }; }
+        CALLS.set(CALLS.get() + 1);
+        let (b, t, h, d) = dims;
+        let values = pseudo(b * t * h * d, CALLS.get()).iter().map(|x| x * 2.0).collect();
+        Tensor::from_vec(values, dims, &Device::Cpu).unwrap()
     }
 
     fn assert_near(found: &Tensor, expected: &Tensor) {
@@ -464,7 +472,7 @@ mod tests {
         let (b, t, h, d) = (2, 41, 3, 24);
         let (q, k, v) = (random((b, t, h, d)), random((b, t, h, d)), random((b, t, h, d)));
         let whole = attend_device(&q, &k, &v, 0.3, &Mask::Causal { offset: 0 }, None).unwrap();
-        for (precision, error) in [(Precision::F32, 1e-5), (Precision::F16, 2e-3), (Precision::Int8, 4e-2)] {
+        for (precision, error) in [(Precision::F32, 1e-5), (Precision::F16, 2e-3), (Precision::Int8, 3e-2)] {
             let mut cache = KvCache::new((b, t), (h, d), precision, &Device::Cpu).unwrap();
             for (from, len) in [(0, 17), (17, 1), (18, 1), (10, 8), (18, 23)] {
                 cache.truncate(from);
