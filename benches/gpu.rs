@@ -3,6 +3,7 @@
 //! mel and sound from speech tokens. `cargo bench --bench gpu --features cuda -- FOLDER`, or see `gpu.sh`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -87,23 +88,26 @@ fn measure(card: &Arc<Card>, name: &str, s: Shape, number: Number, rows: usize) 
         card.synchronize().unwrap();
         prefills.push(started.elapsed().as_secs_f64() * 1e3);
         t3.begin(&mut state, &[]).unwrap();
-        while state.len() < 368 && t3.decode(&mut state, &options, &uniforms[..59], None).unwrap().len() == 59 {}
+        while state.len() < 368 && t3.decode(&mut state, &options, &uniforms[..59], &[], None).unwrap().len() == 59 {}
         if state.len() < 368 {
             continue;
         }
         at = state.len();
         let started = Instant::now();
-        let made = t3.decode(&mut state, &options, &uniforms, None).unwrap().len();
+        let made = t3.decode(&mut state, &options, &uniforms, &[], None).unwrap().len();
         let elapsed = started.elapsed().as_secs_f64();
         // The first runs warm up.
         if made == uniforms.len() && sentence > 2 {
             steps.push(elapsed / made as f64);
         }
     }
-    let bytes = if number == Number::F32 { 4 } else { 2 };
     let matrices = s.layers * (4 * s.dim * s.dim + (if s.gpt2 { 2 } else { 3 }) * s.dim * s.mlp) + s.vocab * s.dim;
     let cache = s.layers * 2 * rows * s.dim * (at + MOST_STEPS / 2);
-    let step = median(steps);
+    let bytes = matrices * number.bytes() + cache * if number == Number::F32 { 4 } else { 2 };
+    let (step, prefill) = (median(steps), median(prefills));
+    note(serde_json::json!({
+        "part": "t3", "variant": name, "rows": rows, "number": number.name(), "tokens_per_sec": 1.0 / step, "prefill_ms": prefill,
+    }));
     println!(
         "{name:8} {:4} {rows} row{} {:6.0} tokens/s at {at}..{}   {:.3} ms a step   {:5.0} GB/s read   prefill {:5.2} ms",
         number.name(),
@@ -111,16 +115,9 @@ fn measure(card: &Arc<Card>, name: &str, s: Shape, number: Number, rows: usize) 
         1.0 / step,
         at + MOST_STEPS,
         step * 1e3,
-        ((matrices + cache) * bytes) as f64 / step / 1e9,
-        median(prefills),
+        bytes as f64 / step / 1e9,
+        prefill,
     );
-}
-
-/// Products and attention of one step of the estimator, for each row of the batch, in floating-point operations.
-fn step_flops(frames: f64) -> f64 {
-    let block = 2.0 * frames * (256.0 * 1536.0 + 512.0 * 256.0 + 2.0 * 256.0 * 1024.0) + 4.0 * frames * frames * 512.0;
-    let convs = 2.0 * frames * 256.0 * (3.0 * 256.0 * 28.0 + 4.0 * (320.0 + 512.0 - 512.0) + 13.0 * 256.0);
-    56.0 * block + convs
 }
 
 fn times(mut work: impl FnMut()) -> f64 {
@@ -153,23 +150,33 @@ fn measure_decoder(card: &Arc<Card>, folder: &Path, number: Number) {
     let options: FlowOptions = s3gen.default_options();
     let noise = SeededNoise::new(1);
     let run = FlowRun { noise: &noise, sentence: 0, cancelled: &|| false };
-    let (steps, rows) = (options.solver.steps() as f64, if path.ends_with(names[0]) { 2.0 } else { 1.0 });
+    let steps = options.solver.steps();
     for tokens in [13u32, 100, 250] {
-        let launched = on.launches();
+        let started = Instant::now();
         s3gen.mel(&reference, &ids(tokens), &options, &run).unwrap();
-        let launches = on.launches() - launched;
+        let first = started.elapsed().as_secs_f64() * 1e3;
+        let before = on.work();
+        s3gen.mel(&reference, &ids(tokens), &options, &run).unwrap();
+        let work = on.work().since(&before);
         let mel = times(|| drop(s3gen.mel(&reference, &ids(tokens), &options, &run).unwrap()));
         let frames = 2 * tokens as usize;
         let xs = tensor(values(3, frames * 80, 1.0).iter().map(|x| x - 4.0).collect(), frames);
         let source = values(4, frames * 480, 0.1);
         let sound = times(|| drop(hift.inference_from_source(&xs, &source).unwrap()));
         let whole = times(|| drop(hift.forward(&xs, &noise, 0).unwrap()));
+        note(serde_json::json!({
+            "part": "s3gen", "steps": steps, "number": number.name(), "tokens": tokens, "mel_ms": mel, "vocoder_ms": whole,
+            "launches": work.launches, "kernels": work.kernels,
+        }));
         println!(
-            "{} {:4} {steps} steps, {tokens:3} tokens: mel {mel:6.2} ms in {launches} launches ({:.0} TFLOP/s of the steps'), \
+            "{} {:4} {steps} steps, {tokens:3} tokens: mel {mel:6.2} ms in {} launches of {} kernels ({:.0} TFLOP/s; {first:.1} \
+             the first time), \
              vocoder {sound:5.2} ms, with pitch and excitation {whole:5.2} ms",
             path.file_name().unwrap().to_string_lossy(),
             number.name(),
-            steps * rows * step_flops(500.0 + frames as f64) / mel / 1e9,
+            work.launches,
+            work.kernels,
+            work.operations / mel / 1e9,
         );
     }
     let first = times(|| {
@@ -184,6 +191,10 @@ fn measure_decoder(card: &Arc<Card>, folder: &Path, number: Number) {
             .unwrap();
     }
     let ((weights, activations), (vocoder, rendering)) = (s3gen.bytes_on_card(), hift.bytes_on_card());
+    let beside = used() - ((weights + vocoder) >> 20);
+    note(
+        serde_json::json!({ "part": "memory", "steps": steps, "number": number.name(), "few": after_few, "many": used(), "beside": beside }),
+    );
     println!(
         "    first chunk of 8 + 3 tokens: {first:.2} ms; weights {} + {} MB, activations {} + {} MB; {after_few} MB of the \
          card taken, {} MB after 500 more jobs",
@@ -193,6 +204,13 @@ fn measure_decoder(card: &Arc<Card>, folder: &Path, number: Number) {
         rendering >> 20,
         used()
     );
+}
+
+/// Adds a line of JSON to the file that `GPU_FIGURES` names, if it does: `gpu_table.py` reads them.
+fn note(figures: serde_json::Value) {
+    let Ok(path) = std::env::var("GPU_FIGURES") else { return };
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+    writeln!(file, "{figures}").unwrap();
 }
 
 fn main() {
@@ -216,7 +234,7 @@ fn main() {
     let english = Shape { gpt2: false, dim: 1024, heads: 16, layers: 30, mlp: 4096, vocab: 8194 };
     let turbo = Shape { gpt2: true, layers: 24, vocab: 6563, ..english };
     let nano = Shape { dim: 768, heads: 12, layers: 12, mlp: 3072, ..turbo };
-    for number in [Number::Bf16, Number::F16, Number::F32] {
+    for number in [Number::Bf16, Number::F16, Number::F32, Number::Int8] {
         measure(&card, "English", english, number, 2);
         measure(&card, "English", english, number, 1);
         measure(&card, "Turbo", turbo, number, 1);

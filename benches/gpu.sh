@@ -2,7 +2,9 @@
 # Correctness, then speed, of the CUDA kernels on a machine with a card, from binaries that were built without one:
 #   benches/gpu.sh build FOLDER   builds (packaging/linux/cuda.sh fetches the compiler) and puts what is needed in FOLDER
 #   FOLDER/gpu.sh [MODELS ...]    runs there: every kernel against the CPU, then the table of tokens a second; for each folder
-#                                 with an S3Gen checkpoint of the released size also the decoder against the CPU, and its times
+#                                 with a model of the released size also the decoder against the CPU, its times, and those of
+#                                 the whole program; at the end all of it beside what was asked for. Where Python has PyTorch
+#                                 and the reference's modules (gpu_reference.py), beside the reference too
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 if [ "${1:-}" = build ]; then
@@ -17,18 +19,31 @@ for line in sys.stdin:
     if message.get("executable") and message["target"]["name"] == sys.argv[1]:
         print(message["executable"])' "$1"
     }
-    messages=$(cargo test --release --workspace --features cuda --no-run --message-format json)
+    # One of the program's tests, so that the program is built too.
+    messages=$(cargo test --release --workspace --features cuda --no-run --lib --bench gpu --test boundaries --message-format json)
     cp "$(built myna_engine <<<"$messages")" "$folder/engine-tests"
-    messages=$(cargo test --release --workspace --features cuda --bench gpu --no-run --message-format json)
     cp "$(built gpu <<<"$messages")" "$folder/gpu"
-    strip "$folder/engine-tests" "$folder/gpu"
-    cp "$0" "$folder/"
+    cp target/release/myna "$folder/"
+    strip "$folder/engine-tests" "$folder/gpu" "$folder/myna"
+    cp "$0" benches/gpu_reference.py benches/gpu_table.py tests/reference/refmodels.py "$folder/"
     exit
 fi
+figures=$(mktemp -d)
+trap 'rm -rf "$figures"' EXIT
+export GPU_FIGURES=$figures/figures
+touch "$GPU_FIGURES"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
 "$here/engine-tests" --test-threads 1 --nocapture cuda:: on_card
 "$here/gpu"
 for models in "$@"; do
     CARD_MODEL=$models "$here/engine-tests" --test-threads 1 --nocapture on_card::tests::the_released_size
     "$here/gpu" "$models"
+    # Ten seconds of speech.
+    "$here/myna" bench --device cuda --precision bf16 --model "$models" --voice Grace --tokens 250 --runs 5 --json --no-cache >"$figures/bench"
+    tr -d '\n' <"$figures/bench" >>"$GPU_FIGURES"
+    echo >>"$GPU_FIGURES"
+    cat "$figures/bench"
 done
+reference=()
+if python3 "$here/gpu_reference.py" --json "$figures/reference"; then reference=("$figures/reference"); fi
+python3 "$here/gpu_table.py" "$GPU_FIGURES" "${reference[@]}"

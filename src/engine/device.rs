@@ -67,7 +67,7 @@ pub(crate) fn put_decoder_on_card(
     card: &Card,
     precision: Precision,
 ) -> Result<String> {
-    let number = crate::t3::on_card::number_of(precision);
+    let number = crate::t3::on_card::number_of(precision).of_products();
     let put = card.beside().and_then(|card| {
         s3gen.put_on_card(weights, &card, number)?;
         hift.put_on_card(&weights.pp("mel2wav"), config, &card)

@@ -82,6 +82,57 @@ impl Figure {
     }
 }
 
+/// What a graphics card was given to do since the model was loaded. A recorded chain of kernels is one launch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct CardWork {
+    /// What the processor started.
+    pub launches: usize,
+    /// Kernels in it.
+    pub kernels: usize,
+    /// Multiplications and additions of products and attention.
+    pub operations: f64,
+    /// Bytes of weights and cache that T3's steps cannot do without.
+    pub bytes: f64,
+}
+
+impl CardWork {
+    /// What came since.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            launches: self.launches - before.launches,
+            kernels: self.kernels - before.kernels,
+            operations: self.operations - before.operations,
+            bytes: self.bytes - before.bytes,
+        }
+    }
+}
+
+/// The same, network by network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct CardWorks {
+    /// T3's prompt.
+    pub prefill: CardWork,
+    /// T3's tokens.
+    pub decode: CardWork,
+    /// Encoder and solver.
+    pub flow: CardWork,
+    /// Pitch and vocoder.
+    pub vocoder: CardWork,
+}
+
+/// What a graphics card can do.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct CardLimits {
+    /// Copying, in billions of bytes read or written a second.
+    pub copy_gb_per_sec: f64,
+    /// Products of 16-bit floats on the tensor cores, in trillions of operations a second, by the instruction that the
+    /// kernels use.
+    pub product_tflop_per_sec: f64,
+    /// A recorded step of the flow, replayed: the one used last.
+    pub step_replay_ms: f64,
+}
+
 /// Starts counting from nothing.
 pub fn start() {
     FIGURES.lock().unwrap_or_else(PoisonError::into_inner).clear();

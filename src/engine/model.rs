@@ -9,15 +9,16 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 use crate::config::ModelConfig;
 use crate::device::{Lanes, describe_cpu, open_device, put_decoder_on_card, put_on_card};
 use crate::error::{Error, Result};
-use crate::meter::{self, Limits};
+use crate::meter::{self, CardLimits, CardWorks, Limits};
 use crate::model_files::ModelFiles;
 use crate::nn::LayerErrors;
 use crate::noise::SeededNoise;
 use crate::protocol::{CancelToken, DeviceKind, LoadRequest, ModelInfo, ModelSource, SpeakSettings};
 use crate::s3_tokenizer::S3Tokenizer;
 use crate::s3gen::campplus::CamPPlus;
-use crate::s3gen::hift::Hift;
+use crate::s3gen::hift::{Hift, HiftState};
 use crate::s3gen::{FlowOptions, FlowRun, S3Gen, S3GenReference, S3GenState, Solver, StreamOptions};
+use crate::synthesis::FIRST_CHUNK_TOKENS;
 use crate::t3::{T3, T3Conditioning, T3State};
 use crate::text::{Language, TextTokenizer};
 use crate::variant::Variant;
@@ -208,6 +209,22 @@ impl Model {
         self.lanes.all.install(meter::limits)
     }
 
+    /// What a graphics card was given to do since the model was loaded; nothing where none is used.
+    pub fn card_works(&self) -> Option<CardWorks> {
+        let (prefill, decode) = self.t3.card_work()?;
+        let flow = self.s3gen.card_work().unwrap_or_default();
+        Some(CardWorks { prefill, decode, flow, vocoder: self.hift.card_work().unwrap_or_default() })
+    }
+
+    /// What the card can do; nothing where none is used.
+    ///
+    /// # Errors
+    /// If the card lacks memory or fails.
+    pub fn card_limits(&self) -> Result<Option<CardLimits>> {
+        let Some(limits) = self.t3.card_limits()? else { return Ok(None) };
+        Ok(Some(CardLimits { step_replay_ms: self.s3gen.replay_ms()?, ..limits }))
+    }
+
     /// The flow's options for `steps` steps.
     pub(crate) fn flow_options(&self, steps: usize) -> FlowOptions {
         let defaults = self.s3gen.default_options();
@@ -263,9 +280,16 @@ impl Model {
         let work = || {
             let cancelled = || cancel.is_cancelled();
             let run = FlowRun { noise: &noise, sentence: 0, cancelled: &cancelled };
-            self.primed(voice, &self.flow_options(steps), &run)
+            let mut state = self.primed(voice, &self.flow_options(steps), &run)?;
+            if self.s3gen.card_work().is_some() {
+                // A card keeps nothing of a prompt, but it records what a first chunk has it do.
+                let chunk = self.s3gen.decode(&mut state, &[0; FIRST_CHUNK_TOKENS], false, &run)?;
+                let ahead = chunk.lookahead.as_ref();
+                self.hift.decode(&mut HiftState::new(0), &noise, &chunk.frames, ahead, false)?;
+            }
+            Ok(())
         };
-        self.lanes.all.install(work).map(drop)
+        self.lanes.all.install(work)
     }
 
     /// S3Gen with the voice's prompt worked through, kept for the next job in the same voice.

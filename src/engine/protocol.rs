@@ -377,6 +377,9 @@ pub struct Stats {
     pub tokens_per_sec: f64,
     /// Work per stage.
     pub stages: StageTimes,
+    /// What of it came before the first chunk.
+    #[serde(default)]
+    pub first_stages: StageTimes,
     /// Sentences finished.
     pub sentences_done: usize,
     /// Sentences in all.

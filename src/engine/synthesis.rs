@@ -39,6 +39,8 @@ const SILENCE_CODES: usize = 3;
 const LOOKAHEAD_TOKENS: usize = 3;
 /// Tokens of the first chunk: the shortest whose sound is longer than the watermark's look-ahead.
 const FIRST_TOKENS: usize = 8;
+/// Tokens that T3 makes before S3Gen begins.
+pub(crate) const FIRST_CHUNK_TOKENS: usize = FIRST_TOKENS + LOOKAHEAD_TOKENS;
 /// Growth of chunks: each is ready before the one before has been heard, down to a real-time factor of 0.6.
 const GROWTH: f32 = 1.5;
 /// Largest chunk: two seconds, so that cost and delay stay bounded.
@@ -87,7 +89,7 @@ pub struct Synthesis {
     /// Tokens taken from the feed.
     taken: usize,
     begun: Instant,
-    first_sound: Option<Duration>,
+    first_sound: Option<(Duration, StageTimes)>,
     samples: usize,
     stages: StageTimes,
 }
@@ -156,7 +158,7 @@ impl Synthesis {
             open: None,
             primed: None,
             watermark,
-            next_tokens: FIRST_TOKENS + LOOKAHEAD_TOKENS,
+            next_tokens: FIRST_CHUNK_TOKENS,
             tokens: Vec::new(),
             taken: 0,
             begun,
@@ -201,7 +203,9 @@ impl Synthesis {
     }
 
     fn chunk(&mut self, samples: Vec<f32>, sentence: usize) -> AudioChunk {
-        self.first_sound.get_or_insert_with(|| self.begun.elapsed());
+        if self.first_sound.is_none() {
+            self.first_sound = Some((self.begun.elapsed(), self.stage_times()));
+        }
         self.feed.release();
         self.samples += samples.len();
         AudioChunk { samples, sentence, text_range: self.sentences[sentence].range.clone() }
@@ -385,6 +389,11 @@ impl Synthesis {
         &self.tokens
     }
 
+    fn stage_times(&self) -> StageTimes {
+        let t3 = self.feed.times();
+        StageTimes { prefill: t3.prefill.as_secs_f64() * 1e3, t3: t3.steps.as_secs_f64() * 1e3, ..self.stages }
+    }
+
     /// Figures so far.
     pub fn stats(&self) -> Stats {
         let t3 = self.feed.times();
@@ -394,10 +403,11 @@ impl Synthesis {
         Stats {
             audio_secs,
             rtf: if audio_secs > 0.0 { wall / audio_secs } else { 0.0 },
-            ttfa_ms: self.first_sound.map_or(0.0, |d| d.as_secs_f64() * 1e3),
+            ttfa_ms: self.first_sound.map_or(0.0, |(after, _)| after.as_secs_f64() * 1e3),
             tokens: t3.tokens,
             tokens_per_sec: if steps > 0.0 { t3.tokens as f64 / steps } else { 0.0 },
-            stages: StageTimes { prefill: t3.prefill.as_secs_f64() * 1e3, t3: steps * 1e3, ..self.stages },
+            stages: self.stage_times(),
+            first_stages: self.first_sound.map(|(_, stages)| stages).unwrap_or_default(),
             sentences_done: self.at,
             sentences: self.sentences.len(),
             wall_ms: wall * 1e3,

@@ -1,8 +1,8 @@
 //! T3 on a thread of its own, sentence after sentence, ahead of S3Gen.
 //!
 //! Until the first sound is out, T3 makes only the tokens that this sound needs, with all cores, and then leaves them to
-//! S3Gen; after that both run at once on their own lanes, and T3 takes all cores whenever S3Gen waits for it. A T3 on a
-//! graphics card needs no cores and no leave.
+//! S3Gen; after that both run at once on their own lanes, and T3 takes all cores whenever S3Gen waits for it. On a graphics
+//! card it is the same but for the cores: there T3 fills every multiprocessor while it runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -82,7 +82,7 @@ impl TokenFeed {
     pub(crate) fn start(model: &Arc<Model>, job: FeedJob) -> Result<Self> {
         let (sender, tokens) = bounded(MOST_AHEAD);
         let on_card = model.t3.runs_on_card(&job.options);
-        let allowed = Mutex::new(if job.gated && !on_card { 0 } else { usize::MAX });
+        let allowed = Mutex::new(if job.gated { 0 } else { usize::MAX });
         let shared = Arc::new(Shared { allowed, on_card, ..Shared::default() });
         shared.s3gen_idle.store(true, Ordering::Relaxed);
         let runner = Runner { model: model.clone(), job, sender, shared: shared.clone() };
@@ -189,7 +189,7 @@ impl Runner {
 
     fn steps(&self, decoding: &mut Decoding<'_>) -> Result<()> {
         loop {
-            self.wait_for_leave()?;
+            decoding.limit_ahead(self.wait_for_leave()?);
             let lanes = &self.model.lanes;
             let lane = if self.shared.s3gen_idle.load(Ordering::Relaxed) { &lanes.all } else { &lanes.t3 };
             let started = Instant::now();
@@ -206,8 +206,8 @@ impl Runner {
         }
     }
 
-    /// Blocks while S3Gen should have the cores to itself.
-    fn wait_for_leave(&self) -> Result<()> {
+    /// Blocks while S3Gen should have the cores to itself. How many tokens T3 may make then.
+    fn wait_for_leave(&self) -> Result<usize> {
         let mut allowed = self.shared.allowed.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if self.job.cancel.is_cancelled() || self.shared.stopped.load(Ordering::Relaxed) {
@@ -215,7 +215,7 @@ impl Runner {
             }
             let made = self.shared.times.lock().unwrap_or_else(PoisonError::into_inner).tokens;
             if made < *allowed {
-                return Ok(());
+                return Ok(*allowed - made);
             }
             let waited = self.shared.changed.wait_timeout(allowed, Duration::from_millis(50));
             allowed = waited.unwrap_or_else(PoisonError::into_inner).0;

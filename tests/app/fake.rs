@@ -372,6 +372,7 @@ pub fn stats(audio_secs: f64, sentences: usize) -> Stats {
             vocoder: work * 0.15,
             watermark: work * 0.05,
         },
+        first_stages: StageTimes::default(),
         sentences_done: sentences.saturating_sub(1),
         sentences,
         wall_ms: work,

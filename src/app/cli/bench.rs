@@ -11,7 +11,7 @@ use myna_engine::meter::{self, Limits};
 use myna_engine::model::Model;
 use myna_engine::nn::{LayerError, LayerErrors};
 use myna_engine::noise::SeededNoise;
-use myna_engine::protocol::{CancelToken, Delivery, DeviceKind, LoadRequest, Stats};
+use myna_engine::protocol::{CancelToken, Delivery, DeviceKind, LoadRequest, StageTimes, Stats};
 use myna_engine::replay::Replay;
 use myna_engine::synthesis::{SpeakRequest, Synthesis};
 use myna_engine::trace::Trace;
@@ -23,8 +23,10 @@ use super::say::SettingsArgs;
 use super::{ModelArgs, PrecisionArg};
 use crate::machine::{load_average, own_memory_bytes, peak_rss_bytes};
 use crate::speech_measure::median;
+use card::CardRows;
 use kernels::KernelRow;
 
+mod card;
 mod draft;
 mod kernels;
 
@@ -82,6 +84,8 @@ struct BenchReport {
     watermark_ms: f64,
     rtf: f64,
     streamed_ttfa_ms: f64,
+    /// What was done before the first sound: medians of each stage.
+    streamed_first: StageTimes,
     streamed_rtf: f64,
     /// Processor time of one run, in one go and streamed; the voice's own time is in neither.
     cpu_ms: f64,
@@ -93,8 +97,11 @@ struct BenchReport {
     loaded_rss_bytes: u64,
     load_average: f64,
     limits: Limits,
-    /// One more run in one go, kernel by kernel.
+    /// One more run in one go, kernel by kernel; those of the processor.
     kernels: Vec<KernelRow>,
+    /// The same run on a graphics card.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    card: Option<CardRows>,
 }
 
 /// Runs the command.
@@ -159,9 +166,9 @@ impl Side {
         let before = own_memory_bytes();
         let model = Arc::new(Model::load(&request, &mut |_, _| ())?);
         let loaded_rss_bytes = own_memory_bytes().saturating_sub(before);
-        if request.device == DeviceKind::Cuda {
-            let why = "bench says which tokens to take, and then T3 does not run on the card; `myna ab --a device=cuda` measures it";
-            return Err(Error::input(why).into());
+        if request.device == DeviceKind::Cuda && model.card_works().is_none() {
+            let why = format!("there is no card to measure ({}); leave out `--device cuda`", model.info().device);
+            return Err(Error::device(why).into());
         }
         let (voice_ms, whole, streamed) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { model, voice_ms, whole, streamed, distance: 0.0, loaded_rss_bytes })
@@ -186,8 +193,15 @@ impl Side {
         let limits = self.model.limits();
         let (voice, _) = args.voice.load(&self.model, &Trace::off())?;
         meter::start();
+        let before = self.model.card_works();
         let metered = speak(args, &self.model, &voice, Delivery::OneShot);
-        let kernels = kernels::rows(meter::stop(), &metered?.stats, &limits);
+        let counted = meter::stop();
+        let metered = metered?.stats;
+        let kernels = kernels::rows(counted, &metered, &limits);
+        let card = match (before, self.model.card_works(), self.model.card_limits()?) {
+            (Some(before), Some(after), Some(limits)) => Some(CardRows::new((&before, &after), &metered, limits)),
+            _ => None,
+        };
         let of = |pick: fn(&Stats) -> f64| median(self.whole.iter().map(|run| pick(&run.stats)).collect());
         let live = |pick: fn(&Stats) -> f64| median(self.streamed.iter().map(|run| pick(&run.stats)).collect());
         let cpu = |runs: &[Run]| median(runs.iter().map(|run| run.cpu_ms).collect());
@@ -209,6 +223,14 @@ impl Side {
             watermark_ms: of(|s| s.stages.watermark),
             rtf: of(|s| s.rtf),
             streamed_ttfa_ms: live(|s| s.ttfa_ms),
+            streamed_first: StageTimes {
+                voice: live(|s| s.first_stages.voice),
+                prefill: live(|s| s.first_stages.prefill),
+                t3: live(|s| s.first_stages.t3),
+                flow: live(|s| s.first_stages.flow),
+                vocoder: live(|s| s.first_stages.vocoder),
+                watermark: live(|s| s.first_stages.watermark),
+            },
             streamed_rtf: live(|s| s.rtf),
             cpu_ms: cpu(&self.whole),
             streamed_cpu_ms: cpu(&self.streamed),
@@ -218,6 +240,7 @@ impl Side {
             load_average: load_average(),
             limits,
             kernels,
+            card,
         })
     }
 }
@@ -337,7 +360,17 @@ fn table(r: &BenchReport) -> String {
     out += &row("flow", r.flow_ms, format!("{} tokens, {secs:.1} s of sound", r.tokens));
     out += &row("vocoder", r.vocoder_ms, String::new());
     out += &row("watermark", r.watermark_ms, String::new());
-    out += &row("streamed, first sound", r.streamed_ttfa_ms, String::new());
+    let first = &r.streamed_first;
+    let parts = [first.prefill, first.t3, first.flow, first.vocoder, first.watermark];
+    let [prefill, t3, flow, vocoder, watermark] = parts.map(|ms| format!("{ms:.1}"));
+    let rest = r.streamed_ttfa_ms - parts.iter().sum::<f64>();
+    out += &row(
+        "streamed, first sound",
+        r.streamed_ttfa_ms,
+        format!(
+            "prefill {prefill}, tokens {t3}, flow {flow}, vocoder {vocoder}, watermark {watermark}, elsewhere {rest:.1}"
+        ),
+    );
     out += &format!("real-time factor      {:>9.3}      streamed {:.3}\n", r.rtf, r.streamed_rtf);
     let (cpu, live) = (r.cpu_ms, r.streamed_cpu_ms);
     let times = live / cpu.max(1e-9);
@@ -346,5 +379,8 @@ fn table(r: &BenchReport) -> String {
     out += &format!("peak memory           {:>9.0} MB   ", r.peak_rss_bytes as f64 / 1e6);
     out += &format!("{:.0} MB more after loading than before\n\n", r.loaded_rss_bytes as f64 / 1e6);
     out += &kernels::table(&r.kernels, &r.limits);
+    if let Some(card) = &r.card {
+        out += &card.table();
+    }
     out
 }

@@ -43,6 +43,7 @@ pub(super) struct JobArgs {
     pub logits: u64,
     pub seen: u64,
     pub uniforms: u64,
+    pub forced: u64,
     pub tokens: u64,
     pub report: u64,
     pub hidden_stride: i64,
@@ -60,24 +61,6 @@ pub(super) struct JobArgs {
 }
 // SAFETY: as above.
 unsafe impl DeviceRepr for JobArgs {}
-
-/// `struct Product` of `prefill.cuh`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ProductArgs {
-    pub a: u64,
-    pub w: u64,
-    pub bias: u64,
-    pub out: u64,
-    pub inner: u64,
-    pub m: i32,
-    pub n: i32,
-    pub k: i32,
-    pub inner_width: i32,
-    pub finish: i32,
-}
-// SAFETY: as above.
-unsafe impl DeviceRepr for ProductArgs {}
 
 /// `struct Norm` of `prefill.cuh`.
 #[repr(C)]
@@ -98,8 +81,8 @@ unsafe impl DeviceRepr for NormArgs {}
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HeadsArgs {
     pub qkv: u64,
+    pub queries: u64,
     pub cache: u64,
-    pub out: u64,
     pub cosines: u64,
     pub sines: u64,
     pub length: i32,
@@ -108,14 +91,7 @@ pub(super) struct HeadsArgs {
     pub rows: i32,
     pub heads: i32,
     pub capacity: i32,
-    pub width: i32,
     pub gpt2: i32,
 }
 // SAFETY: as above.
 unsafe impl DeviceRepr for HeadsArgs {}
-
-/// What a product does with its sums: `finish` of [`ProductArgs`].
-pub(super) const STORE: i32 = 0;
-pub(super) const ADD: i32 = 1;
-pub(super) const GATE: i32 = 2;
-pub(super) const GELU: i32 = 3;

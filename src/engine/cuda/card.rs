@@ -1,12 +1,17 @@
 //! The graphics card: driver, context, kernels.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
-use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, DriverError, sys};
+use std::ffi::c_void;
+
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaModule, CudaStream, DevicePtr, DeviceRepr, DriverError, LaunchConfig, result, sys,
+};
 use cudarc::nvrtc::Ptx;
 
 use crate::error::{Error, Result};
+use crate::meter::{CardLimits, CardWork};
 
 /// The kernels of T3 and of S3Gen, for each architecture that the build was made for.
 static T3: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/t3.fatbin"));
@@ -21,7 +26,11 @@ pub struct Card {
     name: String,
     multiprocessors: usize,
     stream_pieces: usize,
-    launches: AtomicUsize,
+    /// Whether a block may have more than 99 KB of it.
+    pub(super) much_shared_memory: bool,
+    /// Whether a kernel may begin before the one in front of it has ended.
+    overlaps: bool,
+    work: Mutex<CardWork>,
 }
 
 impl Card {
@@ -49,46 +58,109 @@ impl Card {
             })
         };
         let modules = [load(T3)?, load(S3GEN)?];
-        let stream_pieces = {
-            let global = modules[0].get_global("stream_pieces", &stream).map_err(failed)?;
+        let number = |module: usize, name: &str| -> Result<usize> {
+            let global = modules[module].get_global(name, &stream).map_err(failed)?;
             let bytes = stream.clone_dtoh(&global).map_err(failed)?;
-            bytes.first_chunk().map_or(0, |four| i32::from_le_bytes(*four) as usize)
+            Ok(bytes.first_chunk().map_or(0, |four| i32::from_le_bytes(*four) as usize))
         };
+        let (stream_pieces, much_shared_memory) = (number(0, "stream_pieces")?, number(1, "much_shared_memory")? > 0);
         let count = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         Ok(Arc::new(Self {
             name: context.name().map_err(failed)?,
             multiprocessors: context.attribute(count).map_err(failed)? as usize,
             stream_pieces,
+            much_shared_memory,
             context,
             stream,
             modules,
-            launches: AtomicUsize::new(0),
+            overlaps: major >= 9,
+            work: Mutex::default(),
         }))
     }
 
-    /// The same card with another stream, whose work neither waits for this one's nor is waited for.
+    /// The same card with another stream, whose work neither waits for this one's nor is waited for, and goes first where
+    /// both have some.
     ///
     /// # Errors
     /// If the card fails.
     pub fn beside(&self) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self {
+        self.context.bind_to_thread().map_err(failed)?;
+        let (_, highest) = result::stream::get_priority_range().map_err(failed)?;
+        Ok(self.with(self.context.new_stream_with_priority(highest).map_err(failed)?))
+    }
+
+    /// The same card and stream, whose work is counted apart.
+    pub fn counting(&self) -> Arc<Self> {
+        self.with(self.stream.clone())
+    }
+
+    fn with(&self, stream: Arc<CudaStream>) -> Arc<Self> {
+        Arc::new(Self {
             context: self.context.clone(),
-            stream: self.context.new_stream().map_err(failed)?,
+            stream,
             modules: self.modules.clone(),
             name: self.name.clone(),
             multiprocessors: self.multiprocessors,
             stream_pieces: self.stream_pieces,
-            launches: AtomicUsize::new(0),
-        }))
+            much_shared_memory: self.much_shared_memory,
+            overlaps: self.overlaps,
+            work: Mutex::default(),
+        })
     }
 
-    /// Layers started on this stream so far.
-    pub fn launches(&self) -> usize {
-        self.launches.load(Ordering::Relaxed)
+    /// What was started through this so far.
+    pub fn work(&self) -> CardWork {
+        *self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn count_launch(&self) {
-        self.launches.fetch_add(1, Ordering::Relaxed);
+    /// So much more work was started.
+    pub(super) fn count(&self, more: CardWork) {
+        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        work.launches += more.launches;
+        work.kernels += more.kernels;
+        work.operations += more.operations;
+        work.bytes += more.bytes;
+    }
+
+    /// Starts one of the kernels that wait for the one before them themselves, before that one has ended if `overlaps`. It
+    /// does so many `operations`.
+    ///
+    /// # Errors
+    /// If the card fails.
+    ///
+    /// # Safety
+    /// `args` point to arguments with the layouts of the kernel's, which point to buffers of the sizes it expects.
+    pub(super) unsafe fn start(
+        &self,
+        kernel: &CudaFunction,
+        config: LaunchConfig,
+        args: &mut [*mut c_void],
+        (overlaps, operations): (bool, f64),
+    ) -> Result<()> {
+        self.context.bind_to_thread().map_err(failed)?;
+        let value = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+        let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        let mut attribute = sys::CUlaunchAttribute { id, pad: [0; 4], value };
+        let (grid, block) = (config.grid_dim, config.block_dim);
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid.0,
+            gridDimY: grid.1,
+            gridDimZ: grid.2,
+            blockDimX: block.0,
+            blockDimY: block.1,
+            blockDimZ: block.2,
+            sharedMemBytes: config.shared_mem_bytes,
+            hStream: self.stream.cu_stream(),
+            attrs: &mut attribute,
+            numAttrs: u32::from(self.overlaps && overlaps),
+        };
+        // SAFETY: the caller vouches for the arguments; all else lives until the call returns.
+        let done = unsafe {
+            sys::cuLaunchKernelEx(&config, kernel.cu_function(), args.as_mut_ptr(), std::ptr::null_mut()).result()
+        };
+        done.map_err(failed)?;
+        self.count(CardWork { launches: 1, kernels: 1, operations, bytes: 0.0 });
+        Ok(())
     }
 
     /// Bytes that are free.
@@ -127,6 +199,47 @@ impl Card {
         Ok(kernel)
     }
 
+    /// Measures what it can do: copies of a gigabyte, and products out of registers.
+    ///
+    /// # Errors
+    /// If it lacks memory or fails.
+    pub fn limits(&self) -> Result<CardLimits> {
+        const BYTES: usize = 1 << 30;
+        /// As in `peak` of `s3gen.cu`: products of 16 by 8 by 16 of a warp in a round.
+        const PRODUCTS: usize = 8;
+        const ROUNDS: i32 = 1 << 14;
+        const BLOCKS_OF_EACH: usize = 4;
+        let from = self.stream.alloc_zeros::<u8>(BYTES).map_err(failed)?;
+        let mut to = self.stream.alloc_zeros::<u8>(BYTES).map_err(failed)?;
+        let best = |work: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
+            let mut best = f64::INFINITY;
+            for _ in 0..5 {
+                self.synchronize()?;
+                let started = Instant::now();
+                work()?;
+                self.synchronize()?;
+                best = best.min(started.elapsed().as_secs_f64());
+            }
+            Ok(best)
+        };
+        let copy = best(&mut || self.stream.memcpy_dtod(&from, &mut to).map_err(failed))?;
+        let kernel = self.kernel("peak_bf16", 0)?;
+        let blocks = BLOCKS_OF_EACH * self.multiprocessors;
+        let (out, config) = (
+            to.device_ptr(&self.stream).0,
+            LaunchConfig { grid_dim: (blocks as u32, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 },
+        );
+        // SAFETY: the kernel writes a value for each of its threads to `out`, which is far larger.
+        let products =
+            best(&mut || unsafe { self.start(&kernel, config, &mut [arg(&out), arg(&ROUNDS)], (false, 0.0)) })?;
+        let operations = (blocks * 8 * PRODUCTS * ROUNDS as usize) as f64 * 2.0 * 16.0 * 8.0 * 16.0;
+        Ok(CardLimits {
+            copy_gb_per_sec: 2.0 * BYTES as f64 / copy / 1e9,
+            product_tflop_per_sec: operations / products / 1e12,
+            step_replay_ms: 0.0,
+        })
+    }
+
     /// Waits for all work.
     pub fn synchronize(&self) -> Result<()> {
         self.stream.synchronize().map_err(failed)
@@ -135,6 +248,11 @@ impl Card {
 
 /// Threads of a block of the decode kernel.
 pub(super) const THREADS: usize = 512;
+
+/// An argument of a kernel.
+pub(super) fn arg<T: DeviceRepr>(value: &T) -> *mut c_void {
+    std::ptr::from_ref(value).cast_mut().cast()
+}
 
 /// What the driver said.
 pub(super) fn failed(error: DriverError) -> Error {

@@ -13,6 +13,9 @@ pub(crate) enum Act {
     Snake = 4,
     Elu = 5,
     Abs = 6,
+    GeluTanh = 7,
+    /// Columns in turns, gate and up: half as many come out.
+    Gate = 8,
 }
 
 /// `struct Rows` of `rows.cuh`.
@@ -25,6 +28,7 @@ pub(crate) struct RowsArgs {
     residual: u64,
     add: u64,
     alpha: u64,
+    norm_sums: u64,
     out: u64,
     second: u64,
     a_batch: i64,
@@ -37,7 +41,7 @@ pub(crate) struct RowsArgs {
     pub(super) rows: i32,
     in_rows: i32,
     pub(super) n: i32,
-    k: i32,
+    pub(super) k: i32,
     channels: i32,
     pitch: i32,
     w_pitch: i32,
@@ -47,9 +51,11 @@ pub(crate) struct RowsArgs {
     dilation: i32,
     left: i32,
     twice: i32,
+    made: i32,
     first: i32,
     then: i32,
     slope: f32,
+    eps: f32,
 }
 
 /// `struct RowsSet` of `rows.cuh`.
@@ -75,6 +81,8 @@ pub(crate) struct AttendArgs {
     pub ranges: u64,
     pub q_batch: i64,
     pub k_batch: i64,
+    /// From one head's keys to the next's.
+    pub k_head: i64,
     pub out_batch: i64,
     pub bias_head: i64,
     pub q_pitch: i32,
@@ -85,6 +93,8 @@ pub(crate) struct AttendArgs {
     pub keys: i32,
     /// Of a head.
     pub width: i32,
+    /// 1: the last query sees all keys, and each before it one less.
+    pub causal: i32,
     pub scale: f32,
 }
 
@@ -156,9 +166,16 @@ pub(crate) struct Matrix {
     pub(super) k: usize,
     pub(super) channels: usize,
     pub(super) number: Number,
+    /// Of a layer norm that is part of it: the sums of its rows and what is added to the variance; 0 for none.
+    pub(super) norm: (u64, f32),
 }
 
 impl Matrix {
+    /// A projection whose weights and bias lie on the card already.
+    pub(crate) fn at(at: u64, bias: u64, (n, k): (usize, usize), number: Number) -> Self {
+        Self { at, bias, n, k, channels: k, number, norm: (0, 0.0) }
+    }
+
     /// Outputs.
     pub(crate) fn outputs(&self) -> usize {
         self.n
@@ -192,6 +209,8 @@ impl RowsArgs {
             channels: w.channels as i32,
             pitch: x.pitch as i32,
             w_pitch: w.k as i32,
+            norm_sums: w.norm.0,
+            eps: w.norm.1,
             out_pitch: out_pitch as i32,
             second_pitch: out_pitch as i32,
             stride: 1,
@@ -202,8 +221,13 @@ impl RowsArgs {
 
     /// `q kᵀ` for each of `heads` heads of `width` values side by side in `q` and in the `n` rows of `w_pitch` at `w`.
     pub(crate) fn heads(q: Input, width: usize, (w, n, w_pitch): (u64, usize, usize)) -> Self {
-        let matrix = Matrix { at: w, bias: 0, n, k: width, channels: width, number: Number::F32 };
-        Self { a_head: width as i64, w_head: width as i64, w_pitch: w_pitch as i32, ..Self::new(&matrix, q) }
+        let matrix = Matrix::at(w, 0, (n, width), Number::F32);
+        Self { a_head: width as i64, w_head: width as i64, w_pitch: w_pitch as i32, made: 1, ..Self::new(&matrix, q) }
+    }
+
+    /// The weights were made on the card, by a kernel that may not have ended.
+    pub(crate) fn made(self, made: bool) -> Self {
+        Self { made: i32::from(made), ..self }
     }
 
     /// From one product of a launch to the next in `out`.

@@ -6,9 +6,12 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaFunction, LaunchArgs, LaunchConfig, PushKernelArg, result};
+use std::ffi::c_void;
 
-use super::card::{Card, failed};
+use cudarc::driver::{CudaFunction, LaunchConfig, result};
+
+use super::card::{Card, arg, failed};
+pub(crate) use super::graphs::Graphs;
 use super::layer_args::RowsSetArgs;
 pub(crate) use super::layer_args::{Act, AttendArgs, FlowArgs, Input, Matrix, NormArgs, RowsArgs, SnakesArgs};
 use super::net::{Number, bytes_of};
@@ -22,6 +25,8 @@ struct Tile {
     side: (usize, usize),
     threads: u32,
     shared: usize,
+    /// Whether it may begin before the kernel in front of it has ended.
+    overlaps: bool,
 }
 
 /// The kernels for one kind of number.
@@ -30,8 +35,8 @@ pub(crate) struct Layers {
     card: Arc<Card>,
     /// How activations and weights of the products are kept.
     pub(crate) number: Number,
-    /// For many tiles, and for few.
-    tiles: [Tile; 2],
+    /// For many tiles, for just as many as there are multiprocessors, and for few.
+    tiles: [Tile; 3],
     exact: [Tile; 2],
     pitch: Tile,
     normalise: CudaFunction,
@@ -40,8 +45,8 @@ pub(crate) struct Layers {
     distances: CudaFunction,
     stack: CudaFunction,
     advance: CudaFunction,
-    /// For heads of up to 32 and up to 64 values.
-    attend: [(CudaFunction, usize); 2],
+    /// For heads of up to 32 and up to 64 values, and for those of T3's cache.
+    attend: [(CudaFunction, usize); 3],
     stft: CudaFunction,
     istft: CudaFunction,
     snakes: CudaFunction,
@@ -68,30 +73,42 @@ impl Layers {
                 side,
                 threads,
                 shared,
+                overlaps: number.ends_with("16"),
             })
         };
         // `RowTile` and `ExactTile` of `rows.cuh`.
+        let much = card.much_shared_memory;
+        let exact_stages = if much { 4 } else { 3 };
         let exact = || {
-            let bytes = |rows: usize| 4 * (rows + 64) * 36 * 4;
+            let bytes = |rows: usize| exact_stages * (rows + 64) * 36 * 4;
             Ok::<_, Error>([
                 tile("wide", "f32", (64, 64), 256, bytes(64))?,
                 tile("deep", "f32", (32, 64), 128, bytes(32))?,
             ])
         };
-        let bytes = |sides: usize, groups: usize| groups * 4 * sides * 72 * 2;
+        let bytes = |sides: usize, groups: usize| {
+            let stages = if much { 4 } else { 3 - usize::from(groups * sides > 192) };
+            groups * stages * sides * 72 * 2
+        };
         let tiles = match number {
-            Number::F32 | Number::F64 => exact()?,
             Number::F16 | Number::Bf16 => [
                 tile("wide", name, (64, 128), 256, bytes(64 + 128, 1))?,
+                tile("even", name, (64, 64), 256, bytes(64 + 64, 2))?,
                 tile("deep", name, (32, 64), 256, bytes(32 + 64, 2))?,
             ],
+            _ => {
+                let [wide, deep] = exact()?;
+                [wide, tile("deep", "f32", (32, 64), 128, deep.shared)?, deep]
+            }
         };
         // `Flash::Memory` of `attention.cuh`: queries, and of two groups two stages of keys and values.
         let flash = |head: usize| 9 * 64 * (head + 8) * 2;
-        let attend = |head: usize| {
+        let attend = |which: &str, head: usize| {
             Ok::<_, Error>(match number {
-                Number::F32 | Number::F64 => (card.kernel("attend_exact_f32", 0)?, 0),
-                _ => (card.kernel(&format!("attend_{head}_{name}"), flash(head))?, flash(head)),
+                Number::F16 | Number::Bf16 => {
+                    (card.kernel(&format!("attend_{which}_{name}"), flash(head))?, flash(head))
+                }
+                _ => (card.kernel("attend_exact_f32", 0)?, 0),
             })
         };
         let plain = |name: &str| card.kernel(name, 0);
@@ -100,14 +117,14 @@ impl Layers {
             number,
             tiles,
             exact: exact()?,
-            pitch: tile("deep", "f64", (32, 64), 128, 4 * 96 * 34 * 8)?,
+            pitch: tile("deep", "f64", (32, 64), 128, exact_stages * 96 * 34 * 8)?,
             normalise: own("normalise_rows")?,
             normalise_exact: plain("normalise_rows_f32")?,
             gather: own("gather")?,
             distances: own("distances")?,
             stack: own("stack_inputs")?,
             advance: own("advance")?,
-            attend: [attend(32)?, attend(64)?],
+            attend: [attend("32", 32)?, attend("64", 64)?, attend("cache", 64)?],
             stft: plain("stft_f32")?,
             istft: plain("istft_f32")?,
             snakes: plain("snakes_f32")?,
@@ -130,16 +147,25 @@ impl Layers {
             let (rows, columns) = tile.side;
             ((first.n as usize).div_ceil(columns), ((first.batch * first.rows) as usize).div_ceil(rows), depth)
         };
-        // The first that keeps all multiprocessors busy.
-        let busy = |tile: &&&Tile| {
+        let all = self.card.multiprocessors();
+        // The first that keeps the multiprocessors busy; one between the largest and the smallest has to do so in one go.
+        let busy = |at: usize, tile: &Tile| {
             let (x, y, z) = grid(tile);
-            x * y * z >= self.card.multiprocessors()
+            let blocks = x * y * z;
+            if at == 0 || at + 1 == tiles.len() { blocks >= all } else { (all * 3 / 4..=all).contains(&blocks) }
         };
-        let Some(tile) = tiles.iter().find(busy).or(tiles.last()) else { return Ok(()) };
-        let args = &set;
-        self.launch(&tile.kernel, grid(tile), tile.threads, tile.shared, |launch| {
-            launch.arg(args);
-        })
+        let chosen = tiles.iter().enumerate().find(|(at, tile)| busy(*at, tile)).map(|(_, tile)| tile);
+        let Some(tile) = chosen.or(tiles.last()) else { return Ok(()) };
+        let operations = 2.0 * (first.batch * first.rows) as f64 * first.n as f64 * heads as f64;
+        let operations = operations * parts.iter().map(|part| f64::from(part.k)).sum::<f64>();
+        // The longer ones, without tensor cores, lose more to multiprocessors that are filled unevenly than they gain.
+        self.launch_counted(
+            &tile.kernel,
+            grid(tile),
+            (tile.threads, tile.shared),
+            &mut [arg(&set)],
+            (tile.overlaps, operations),
+        )
     }
 
     /// One product in the numbers of `w`.
@@ -147,105 +173,104 @@ impl Layers {
         match w.number {
             Number::F64 => self.launch_rows(&[&self.pitch], &[args], 1),
             Number::F32 => self.exact_rows(&[args]),
-            Number::F16 | Number::Bf16 => self.launch_rows(&[&self.tiles[0], &self.tiles[1]], &[args], 1),
+            _ => self.launch_rows(&self.tiles.each_ref(), &[args], 1),
         }
     }
 
     /// Up to three products of the same size, in f32.
     pub(crate) fn exact_rows(&self, parts: &[RowsArgs]) -> Result<()> {
-        self.launch_rows(&[&self.exact[0], &self.exact[1]], parts, 1)
+        self.launch_rows(&self.exact.each_ref(), parts, 1)
     }
 
     /// [`RowsArgs::heads`] for `heads` of them.
     pub(crate) fn heads(&self, args: RowsArgs, heads: usize) -> Result<()> {
-        self.launch_rows(&[&self.tiles[0], &self.tiles[1]], &[args], heads)
+        self.launch_rows(&self.tiles.each_ref(), &[args], heads)
     }
 
     /// Attention of `heads` heads over `batch` rows.
     pub(crate) fn attend(&self, args: &AttendArgs, heads: usize, batch: usize) -> Result<()> {
-        let (kernel, shared) = &self.attend[usize::from(args.width > 32)];
-        let (side, threads) = if self.number == Number::F32 { (32, 128) } else { (64, 256) };
-        self.launch(kernel, ((args.queries as usize).div_ceil(side), heads, batch), threads, *shared, |launch| {
-            launch.arg(args);
-        })
+        self.attend_by(&self.attend[usize::from(args.width > 32)], args, heads, batch)
+    }
+
+    /// The same where queries, keys and values are in the numbers of T3's cache: 16-bit floats, unless all is f32.
+    pub(crate) fn attend_cache(&self, args: &AttendArgs, heads: usize, batch: usize) -> Result<()> {
+        self.attend_by(&self.attend[2], args, heads, batch)
+    }
+
+    fn attend_by(
+        &self,
+        (kernel, shared): &(CudaFunction, usize),
+        args: &AttendArgs,
+        heads: usize,
+        batch: usize,
+    ) -> Result<()> {
+        let (side, threads) = if *shared == 0 { (32, 128) } else { (64, 256) };
+        let grid = ((args.queries as usize).div_ceil(side), heads, batch);
+        let pairs = f64::from(args.queries) * f64::from(args.keys) * if args.causal == 0 { 1.0 } else { 0.5 };
+        let operations = 4.0 * (heads * batch) as f64 * pairs * f64::from(args.width);
+        // Its few blocks want a multiprocessor each, and would share those that the kernel before it has left.
+        self.launch_counted(kernel, grid, (threads, *shared), &mut [arg(args)], (false, operations))
     }
 
     /// A layer norm whose `second` is in the numbers of the products.
     pub(crate) fn normalise(&self, args: &NormArgs) -> Result<()> {
-        self.launch(&self.normalise, ((args.rows as usize).div_ceil(8), 1, 1), 256, 0, |launch| {
-            launch.arg(args);
-        })
+        self.launch(&self.normalise, ((args.rows as usize).div_ceil(8), 1, 1), 256, 0, &mut [arg(args)])
     }
 
     /// A layer norm in f32.
     pub(crate) fn normalise_exact(&self, args: &NormArgs) -> Result<()> {
-        self.launch(&self.normalise_exact, ((args.rows as usize).div_ceil(8), 1, 1), 256, 0, |launch| {
-            launch.arg(args);
-        })
+        self.launch(&self.normalise_exact, ((args.rows as usize).div_ceil(8), 1, 1), 256, 0, &mut [arg(args)])
     }
 
     /// Rows `ids` of a table, `(count, dim)`.
     pub(crate) fn gather(&self, table: u64, ids: u64, out: u64, count: usize, dim: usize) -> Result<()> {
         let dim = dim as i32;
-        self.launch(&self.gather, (count, 1, 1), 256, 0, |launch| {
-            launch.arg(&table).arg(&ids).arg(&out).arg(&dim);
-        })
+        self.launch(&self.gather, (count, 1, 1), 256, 0, &mut [arg(&table), arg(&ids), arg(&out), arg(&dim)])
     }
 
     /// Sinusoids of `rows` distances from `furthest` down, `(rows, dim)`.
     pub(crate) fn distances(&self, frequencies: u64, out: u64, furthest: usize, rows: usize, dim: usize) -> Result<()> {
         let (furthest, dim) = (furthest as i32, dim as i32);
-        self.launch(&self.distances, (rows, 1, 1), 256, 0, |launch| {
-            launch.arg(&frequencies).arg(&out).arg(&furthest).arg(&dim);
-        })
+        let args = &mut [arg(&frequencies), arg(&out), arg(&furthest), arg(&dim)];
+        self.launch(&self.distances, (rows, 1, 1), 256, 0, args)
     }
 
     /// The estimator's inputs before the first step.
     pub(crate) fn stack_inputs(&self, args: &FlowArgs) -> Result<()> {
-        self.launch(&self.stack, (args.frames as usize, args.batch as usize, 1), 320, 0, |launch| {
-            launch.arg(args);
-        })
+        self.launch(&self.stack, (args.frames as usize, args.batch as usize, 1), 320, 0, &mut [arg(args)])
     }
 
     /// A step along the velocity.
     pub(crate) fn advance(&self, args: &FlowArgs) -> Result<()> {
-        self.launch(&self.advance, ((args.frames as usize * 80).div_ceil(256), 1, 1), 256, 0, |launch| {
-            launch.arg(args);
-        })
+        self.launch(&self.advance, ((args.frames as usize * 80).div_ceil(256), 1, 1), 256, 0, &mut [arg(args)])
     }
 
     /// `samples` samples to `(samples / 4 + 1, SPECTRUM)`.
     pub(crate) fn stft(&self, wav: u64, basis: u64, out: u64, samples: usize) -> Result<()> {
         let blocks = ((samples / 4 + 1) * SPECTRUM).div_ceil(256);
         let samples = samples as i32;
-        self.launch(&self.stft, (blocks, 1, 1), 256, 0, |launch| {
-            launch.arg(&wav).arg(&basis).arg(&out).arg(&samples);
-        })
+        self.launch(&self.stft, (blocks, 1, 1), 256, 0, &mut [arg(&wav), arg(&basis), arg(&out), arg(&samples)])
     }
 
     /// `(rows, SPECTRUM)` to `4 (rows - 1)` samples.
     pub(crate) fn istft(&self, xs: u64, bases: (u64, u64), wav: u64, rows: usize, limit: f32) -> Result<()> {
         let blocks = (4 * (rows - 1)).div_ceil(256);
         let rows = rows as i32;
-        self.launch(&self.istft, (blocks, 1, 1), 256, 0, |launch| {
-            launch.arg(&xs).arg(&bases.0).arg(&bases.1).arg(&wav).arg(&rows).arg(&limit);
-        })
+        let args = &mut [arg(&xs), arg(&bases.0), arg(&bases.1), arg(&wav), arg(&rows), arg(&limit)];
+        self.launch(&self.istft, (blocks, 1, 1), 256, 0, args)
     }
 
     /// The same rows through so many snakes.
     pub(crate) fn snakes(&self, args: &SnakesArgs, count: usize) -> Result<()> {
-        self.launch(&self.snakes, ((args.size as usize).div_ceil(256), count, 1), 256, 0, |launch| {
-            launch.arg(args);
-        })
+        self.launch(&self.snakes, ((args.size as usize).div_ceil(256), count, 1), 256, 0, &mut [arg(args)])
     }
 
     /// The leaky rectifier of the mean of three.
     pub(crate) fn mean3(&self, parts: [u64; 3], out: u64, size: usize, slope: f32) -> Result<()> {
         let blocks = size.div_ceil(256);
-        let size = size as i32;
-        self.launch(&self.mean3, (blocks, 1, 1), 256, 0, |launch| {
-            launch.arg(&parts[0]).arg(&parts[1]).arg(&parts[2]).arg(&out).arg(&size).arg(&slope);
-        })
+        let ([a, b, c], size) = (&parts, size as i32);
+        let args = &mut [arg(a), arg(b), arg(c), arg(&out), arg(&size), arg(&slope)];
+        self.launch(&self.mean3, (blocks, 1, 1), 256, 0, args)
     }
 
     /// Copies on the card.
@@ -276,25 +301,32 @@ impl Layers {
         Ok(bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect())
     }
 
-    fn launch<'a>(
-        &'a self,
-        kernel: &'a CudaFunction,
+    pub(super) fn launch(
+        &self,
+        kernel: &CudaFunction,
         grid: (usize, usize, usize),
         threads: u32,
         shared: usize,
-        args: impl FnOnce(&mut LaunchArgs<'a>),
+        args: &mut [*mut c_void],
+    ) -> Result<()> {
+        self.launch_counted(kernel, grid, (threads, shared), args, (true, 0.0))
+    }
+
+    fn launch_counted(
+        &self,
+        kernel: &CudaFunction,
+        grid: (usize, usize, usize),
+        (threads, shared): (u32, usize),
+        args: &mut [*mut c_void],
+        how: (bool, f64),
     ) -> Result<()> {
         let config = LaunchConfig {
             grid_dim: (grid.0 as u32, grid.1 as u32, grid.2 as u32),
             block_dim: (threads, 1, 1),
             shared_mem_bytes: shared as u32,
         };
-        let mut launch = self.card.stream.launch_builder(kernel);
-        args(&mut launch);
         // SAFETY: the arguments have the layout of the kernel's and point to buffers of the sizes it expects.
-        unsafe { launch.launch(config) }.map_err(failed)?;
-        self.card.count_launch();
-        Ok(())
+        unsafe { self.card.start(kernel, config, args, how) }
     }
 
     /// Fails where rows are wider than a norm's kernel holds or a head than attention's.

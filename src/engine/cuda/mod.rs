@@ -7,6 +7,7 @@
 
 mod args;
 mod card;
+mod graphs;
 mod layer_args;
 pub(crate) mod layers;
 mod net;

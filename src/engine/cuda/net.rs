@@ -6,8 +6,12 @@ use half::{bf16, f16};
 use super::card::{Card, failed};
 use crate::error::{Error, Result};
 
-/// Columns that a warp multiplies at once: matrices are padded to a multiple of it.
-const SLICE: usize = 256;
+/// Columns that a warp multiplies at once, `SLICE` of the kernels' `Weight`: matrices are padded to a multiple of it.
+fn slice(number: Number) -> usize {
+    if number == Number::Int8 { 512 } else { 256 }
+}
+/// Widest MLP.
+const MOST_MLP: usize = 4096;
 /// Width of an attention head that the kernels are made for.
 const HEAD: usize = 64;
 /// Widest residual stream.
@@ -26,6 +30,8 @@ pub enum Number {
     Bf16,
     /// 64-bit floats: of the pitch alone.
     F64,
+    /// Whole numbers of 8 bits, symmetric, with one scale for each row of a matrix: T3's layers and head alone.
+    Int8,
 }
 
 impl Number {
@@ -36,6 +42,21 @@ impl Number {
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
             Self::F64 => "f64",
+            Self::Int8 => "int8",
+        }
+    }
+
+    /// What the products of many rows compute with.
+    pub(crate) fn of_products(self) -> Self {
+        if self == Self::Int8 { Self::Bf16 } else { self }
+    }
+
+    /// The nearest number of this kind.
+    pub(super) fn rounded(self, x: f32) -> f32 {
+        match self {
+            Self::F16 => f16::from_f32(x).to_f32(),
+            Self::Bf16 => bf16::from_f32(x).to_f32(),
+            Self::F32 | Self::F64 | Self::Int8 => x,
         }
     }
 
@@ -45,6 +66,7 @@ impl Number {
             Self::F64 => 8,
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
+            Self::Int8 => 1,
         }
     }
 }
@@ -67,12 +89,12 @@ pub struct Shape {
 }
 
 impl Shape {
-    pub(super) fn dim_padded(&self) -> usize {
-        self.dim.next_multiple_of(SLICE)
+    pub(super) fn dim_padded(&self, number: Number) -> usize {
+        self.dim.next_multiple_of(slice(number))
     }
 
-    pub(super) fn mlp_padded(&self) -> usize {
-        self.mlp.next_multiple_of(SLICE)
+    pub(super) fn mlp_padded(&self, number: Number) -> usize {
+        self.mlp.next_multiple_of(slice(number))
     }
 
     /// Rows of the first matrix of the MLP: gate and up in turns with Llama.
@@ -81,19 +103,26 @@ impl Shape {
     }
 
     fn check(&self) -> Result<()> {
-        if self.dim != self.heads * HEAD || self.dim > MOST_DIM || self.mlp > 16 * SLICE || self.vocab > MOST_VOCAB {
+        if self.dim != self.heads * HEAD || self.dim > MOST_DIM || self.mlp > MOST_MLP || self.vocab > MOST_VOCAB {
             return Err(Error::device(format!(
-                "its kernels are made for heads of {HEAD}, at most {MOST_DIM} channels, {} in the MLP and {MOST_VOCAB} speech ids",
-                16 * SLICE
+                "its kernels are made for heads of {HEAD}, at most {MOST_DIM} channels, {MOST_MLP} in the MLP and {MOST_VOCAB} speech ids"
             )));
         }
         Ok(())
     }
 
-    /// Where the parts of a layer's vectors begin, and their size.
-    fn vectors(&self) -> ([usize; 6], usize) {
+    /// Rows of the matrices of a layer.
+    pub(super) fn rows(&self) -> [usize; 4] {
+        [3 * self.dim, self.dim, self.inner_rows(), self.dim]
+    }
+
+    /// Where the parts of a layer's vectors begin, and their size: norm1, qkv_bias, out_bias, norm2, inner_bias, down_bias,
+    /// and with 8 bits the scales of the four matrices.
+    fn vectors(&self, number: Number) -> ([usize; 10], usize) {
         let norm = if self.gpt2 { 2 * self.dim } else { self.dim };
-        let sizes = [norm, 3 * self.dim, self.dim, norm, self.inner_rows(), self.dim];
+        let [qkv, out, inner, down] = self.rows();
+        let scales = self.rows().map(|rows| if number == Number::Int8 { rows } else { 0 });
+        let sizes = [norm, qkv, out, norm, inner, down, scales[0], scales[1], scales[2], scales[3]];
         let mut at = 0;
         let starts = sizes.map(|size| {
             let start = at;
@@ -104,13 +133,10 @@ impl Shape {
     }
 
     /// Where the matrices of a layer begin, and their size, in values.
-    fn matrices(&self) -> ([u64; 4], u64) {
-        let sizes = [
-            3 * self.dim * self.dim_padded(),
-            self.dim * self.dim_padded(),
-            self.inner_rows() * self.dim_padded(),
-            self.dim * self.mlp_padded(),
-        ];
+    fn matrices(&self, number: Number) -> ([u64; 4], u64) {
+        let (dim, mlp) = (self.dim_padded(number), self.mlp_padded(number));
+        let [qkv, out, inner, down] = self.rows();
+        let sizes = [qkv * dim, out * dim, inner * dim, down * mlp];
         let mut at = 0;
         let starts = sizes.map(|size| {
             let start = at;
@@ -170,6 +196,7 @@ pub(super) struct NetArgs {
     pub vectors: u64,
     pub final_norm: u64,
     pub head_bias: u64,
+    pub head_scale: u64,
     pub embedding: u64,
     pub positions: u64,
     pub cosines: u64,
@@ -177,8 +204,8 @@ pub(super) struct NetArgs {
     pub layer_size: u64,
     pub offset: [u64; 4],
     pub vector_size: i32,
-    /// norm1, qkv_bias, out_bias, norm2, inner_bias, down_bias
-    pub vector_at: [i32; 6],
+    /// See [`Shape::vectors`].
+    pub vector_at: [i32; 10],
     pub dim: i32,
     pub dim_padded: i32,
     pub mlp: i32,
@@ -216,11 +243,12 @@ impl Net {
         mut layer: impl FnMut(usize) -> Result<LayerWeights>,
     ) -> Result<Self> {
         shape.check()?;
-        let (offset, layer_size) = shape.matrices();
-        let (vector_at, vector_size) = shape.vectors();
+        let (offset, layer_size) = shape.matrices(number);
+        let (vector_at, vector_size) = shape.vectors(number);
+        let (dim_padded, mlp_padded) = (shape.dim_padded(number), shape.mlp_padded(number));
         let bytes = layer_size as usize * shape.layers * number.bytes();
         let (free, _) = card.context.mem_get_info().map_err(failed)?;
-        let needed = bytes + (shape.vocab * (shape.dim_padded() * number.bytes() + shape.dim * 4)) + (600 << 20);
+        let needed = bytes + (shape.vocab * (dim_padded * number.bytes() + shape.dim * 4)) + (600 << 20);
         if needed > free {
             return Err(Error::device(format!(
                 "{} has {} MB free, and this model needs {} MB there",
@@ -233,16 +261,24 @@ impl Net {
         let mut vectors = vec![0f32; vector_size * shape.layers];
         for i in 0..shape.layers {
             let w = layer(i)?;
-            let (d, dp, mp) = (shape.dim, shape.dim_padded(), shape.mlp_padded());
+            let (d, dp, mp) = (shape.dim, dim_padded, mlp_padded);
+            let mut scales = [const { Vec::new() }; 4];
             let matrices = [(&w.qkv, d, dp), (&w.out, d, dp), (&w.inner, d, dp), (&w.down, shape.mlp, mp)];
             for (k, (matrix, columns, padded)) in matrices.into_iter().enumerate() {
-                let data = packed(matrix, columns, padded, number);
+                let data = match number {
+                    Number::Int8 => {
+                        let (data, found) = quantised(matrix, columns, padded);
+                        scales[k] = found;
+                        data
+                    }
+                    _ => packed(matrix, columns, padded, number),
+                };
                 let start = (layer_size as usize * i + offset[k] as usize) * number.bytes();
                 let mut place = layers.slice_mut(start..start + data.len());
                 card.stream.memcpy_htod(&data, &mut place).map_err(failed)?;
             }
             let parts = [&w.norm1, &w.qkv_bias, &w.out_bias, &w.norm2, &w.inner_bias, &w.down_bias];
-            for (part, at) in parts.into_iter().zip(vector_at) {
+            for (part, at) in parts.into_iter().chain(&scales).zip(vector_at) {
                 let start = vector_size * i + at;
                 vectors[start..start + part.len()].copy_from_slice(part);
             }
@@ -260,12 +296,17 @@ impl Net {
         };
         let mut head_bias = outer.head_bias.clone();
         head_bias.resize(shape.vocab, 0.0);
+        let (head, head_scale) = match number {
+            Number::Int8 => quantised(&outer.head, shape.dim, dim_padded),
+            _ => (packed(&outer.head, shape.dim, dim_padded, number), Vec::new()),
+        };
         let mut args = NetArgs {
             layers: 0,
-            head: put(&packed(&outer.head, shape.dim, shape.dim_padded(), number))?,
+            head: put(&head)?,
             vectors: put(bytes_of(&vectors))?,
             final_norm: put(bytes_of(&outer.final_norm))?,
             head_bias: put(bytes_of(&head_bias))?,
+            head_scale: put(bytes_of(&head_scale))?,
             embedding: put(bytes_of(&outer.embedding))?,
             positions: put(bytes_of(&outer.positions))?,
             cosines: put(bytes_of(&outer.cosines))?,
@@ -275,9 +316,9 @@ impl Net {
             vector_size: vector_size as i32,
             vector_at: vector_at.map(|at| at as i32),
             dim: shape.dim as i32,
-            dim_padded: shape.dim_padded() as i32,
+            dim_padded: dim_padded as i32,
             mlp: shape.mlp as i32,
-            mlp_padded: shape.mlp_padded() as i32,
+            mlp_padded: mlp_padded as i32,
             heads: shape.heads as i32,
             count: shape.layers as i32,
             vocab: shape.vocab as i32,
@@ -285,6 +326,12 @@ impl Net {
         args.layers = address_of(card, &buffers[0]);
         card.synchronize()?;
         Ok(Self { shape, number, args, buffers })
+    }
+
+    /// Bytes of weights that a token needs: all layers and the head.
+    pub(super) fn step_bytes(&self) -> usize {
+        let head = self.shape.vocab * self.shape.dim_padded(self.number);
+        (self.args.layer_size as usize * self.shape.layers + head) * self.number.bytes()
     }
 
     /// Bytes on the card.
@@ -304,9 +351,20 @@ pub(super) fn packed(matrix: &[f32], columns: usize, padded: usize, number: Numb
             Number::F32 => to.for_each(|(to, x)| to.copy_from_slice(&x.to_le_bytes())),
             Number::F16 => to.for_each(|(to, x)| to.copy_from_slice(&f16::from_f32(*x).to_le_bytes())),
             Number::Bf16 => to.for_each(|(to, x)| to.copy_from_slice(&bf16::from_f32(*x).to_le_bytes())),
+            Number::Int8 => to.for_each(|(to, x)| to.copy_from_slice(&(x.round() as i8).to_le_bytes())),
         }
     }
     out
+}
+
+/// Rows padded with zeros, in 127ths of the largest value of each, and what these are measured in.
+pub(super) fn quantised(matrix: &[f32], columns: usize, padded: usize) -> (Vec<u8>, Vec<f32>) {
+    let scale = |row: &[f32]| row.iter().fold(0f32, |most, x| most.max(x.abs())) / 127.0;
+    let scales: Vec<f32> = matrix.chunks_exact(columns.max(1)).map(scale).collect();
+    let rows = matrix.chunks_exact(columns.max(1)).zip(&scales);
+    let steps: Vec<f32> =
+        rows.flat_map(|(row, scale)| row.iter().map(move |x| x / scale.max(f32::MIN_POSITIVE))).collect();
+    (packed(&steps, columns, padded, Number::Int8), scales)
 }
 
 /// The bytes of numbers, as the card has them too: little end first.

@@ -58,7 +58,33 @@ impl Store {
         }
         let at = self.put(&packed(weight, k, k, number))?;
         let bias = bias.map_or(Ok(0), |bias| self.vector(bias))?;
-        Ok(Matrix { at, bias, n, k, channels, number })
+        Ok(Matrix { at, bias, n, k, channels, number, norm: (0, 0.0) })
+    }
+
+    /// [`Self::matrix`] of a projection behind a layer norm with weights and shifts, which becomes a part of it.
+    pub(crate) fn normed_matrix(
+        &mut self,
+        weight: &[f32],
+        bias: Option<&[f32]>,
+        (norm_weight, norm_bias, eps): (&[f32], &[f32], f32),
+        number: Number,
+    ) -> Result<Matrix> {
+        let k = norm_weight.len();
+        let n = weight.len() / k.max(1);
+        let scaled: Vec<f32> =
+            weight.chunks_exact(k).flat_map(|row| row.iter().zip(norm_weight).map(|(w, g)| w * g)).collect();
+        let shifted = |(row, weights): (usize, &[f32])| {
+            let shift: f64 = weights.iter().zip(norm_bias).map(|(w, b)| f64::from(*w) * f64::from(*b)).sum();
+            shift as f32 + bias.map_or(0.0, |bias| bias[row])
+        };
+        let bias: Vec<f32> = weight.chunks_exact(k).enumerate().map(shifted).collect();
+        // Of the weights as the product sees them.
+        let sums: Vec<f32> = scaled
+            .chunks_exact(k)
+            .map(|row| row.iter().map(|w| f64::from(number.rounded(*w))).sum::<f64>() as f32)
+            .collect();
+        let sums = self.vector(&sums)?;
+        Ok(Matrix { norm: (sums, eps), ..self.matrix(&scaled, n, k, Some(&bias), number)? })
     }
 
     /// [`Self::matrix`] in f64.
@@ -74,6 +100,7 @@ impl Store {
             k: weight.len() / n,
             channels,
             number: Number::F64,
+            norm: (0, 0.0),
         })
     }
 
@@ -110,12 +137,17 @@ impl Room {
                 Error::device(format!("{} has no room for {} MB more ({e})", card.name(), wanted >> 20))
             })?);
         }
-        let mut at = self.memory.as_ref().map_or(0, |memory| address_of(card, memory));
+        let mut at = self.address(card);
         Ok(bytes.map(|bytes| {
             let start = at;
             at += bytes.next_multiple_of(ALIGNED) as u64;
             start
         }))
+    }
+
+    /// Where it lies.
+    pub(crate) fn address(&self, card: &Card) -> u64 {
+        self.memory.as_ref().map_or(0, |memory| address_of(card, memory))
     }
 
     /// Bytes on the card.

@@ -135,7 +135,7 @@ fn compare(card: &Arc<Card>, shape: Shape, number: Number, rows: usize, (voice, 
         options.temperature = temperature;
         let uniforms: Vec<f32> = (0..steps).map(|_| random.uniform()).collect();
         let mut logits = Vec::new();
-        let tokens = t3.decode(&mut state, &options, &uniforms, Some(&mut logits)).unwrap();
+        let tokens = t3.decode(&mut state, &options, &uniforms, &[], Some(&mut logits)).unwrap();
         let mut sampler = Sampler::new(backbone, shape.vocab, options).unwrap();
         seen.iter().for_each(|id| sampler.accept(*id));
         for (i, &token) in tokens.iter().enumerate() {
@@ -161,7 +161,8 @@ fn logits_of_every_kind_of_network_are_those_of_the_definition() {
     let nano = Shape { dim: 768, heads: 12, mlp: 3072, ..turbo };
     let small = Shape { dim: 256, heads: 4, layers: 3, mlp: 512, vocab: 6563, ..english };
     let odd = Shape { dim: 192, heads: 3, mlp: 500, ..small };
-    for (number, tolerance) in [(Number::F32, 1e-5), (Number::F16, 2e-3), (Number::Bf16, 1.5e-2)] {
+    for (number, tolerance) in [(Number::F32, 1e-5), (Number::F16, 2e-3), (Number::Bf16, 1.5e-2), (Number::Int8, 2e-2)]
+    {
         let cases = [
             (english, 2, (34, 30)),
             (english, 1, (3, 1)),
@@ -191,4 +192,30 @@ fn what_does_not_fit_is_said_and_not_tried() {
     assert!(matches!(t3.new_state(2, usize::MAX >> 24), Err(Error::Device(_))));
     let mut state = t3.new_state(1, 8).unwrap();
     assert!(t3.prefill(&mut state, &rounded(&vec![0.5; 512 * 9], Number::F32), 1).is_err());
+}
+
+#[test]
+fn forced_tokens_are_taken_and_do_not_stop() {
+    let Some(card) = card() else { return };
+    let shape = Shape { gpt2: false, dim: 256, heads: 4, layers: 2, mlp: 512, vocab: 6563 };
+    let model = Reference::random(shape, Number::F32, 300, &mut Random::new());
+    let net = Net::upload(&card, shape, Number::F32, &model.outer, |i| Ok(model.layer(i))).unwrap();
+    let t3 = CudaT3::new(card.clone(), net).unwrap();
+    let mut state = t3.new_state(1, 64).unwrap();
+    let xs = Random::new().normals(9 * shape.dim, 1.0);
+    let options = SamplingOptions::llama();
+    let mut say = |forced: &[u32]| {
+        state.truncate(0);
+        t3.prefill(&mut state, &xs, 1).unwrap();
+        t3.begin(&mut state, &[START_SPEECH]).unwrap();
+        let mut logits = Vec::new();
+        (t3.decode(&mut state, &options, &[0.3; 7], forced, Some(&mut logits)).unwrap(), logits)
+    };
+    let forced = [5, crate::t3::STOP_SPEECH, 17, 6561, 4000, 17, 3];
+    assert_eq!(say(&forced).0, forced);
+    // What was sampled freely and is forced comes from the same logits.
+    let (free, expected) = say(&[]);
+    let (again, found) = say(&[free.as_slice(), &[0; 7]].concat()[..7]);
+    assert_eq!(again[..free.len()], free);
+    assert_eq!(found[..expected.len()], expected);
 }

@@ -18,9 +18,11 @@ mod stream;
 use candle_core::{Device, Tensor};
 
 use crate::error::{Error, Result};
+use crate::meter::CardWork;
 use crate::weights::Weights;
 use carry::Carry;
 use flow::{Conditions, Flow, FlowCarry};
+use on_card::OnCard;
 
 pub use config::{ChunkCausalConfig, EstimatorConfig, FRAMES_PER_TOKEN, FlowConfig, LOOKAHEAD_TOKENS, MEL_CHANNELS};
 pub use flow::{FlowRun, Solver};
@@ -85,6 +87,16 @@ impl S3Gen {
     /// The dimensions.
     pub fn config(&self) -> &FlowConfig {
         &self.config
+    }
+
+    /// What a card did for encoder and solver so far; nothing without a card.
+    pub(crate) fn card_work(&self) -> Option<CardWork> {
+        self.flow.card().map(OnCard::work)
+    }
+
+    /// Milliseconds that the step used last takes a card; 0 without a card.
+    pub(crate) fn replay_ms(&self) -> Result<f64> {
+        self.flow.card().map_or(Ok(0.0), OnCard::replay_ms)
     }
 
     /// The reference's settings for this checkpoint.

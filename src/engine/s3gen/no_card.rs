@@ -7,6 +7,7 @@ use candle_core::Tensor;
 use super::config::Chunks;
 use super::flow::{Conditions, Solver};
 use crate::error::Result;
+use crate::meter::CardWork;
 
 /// Encoder and flow on a card: there are none.
 #[derive(Debug)]
@@ -14,6 +15,14 @@ pub(super) enum OnCard {}
 
 impl OnCard {
     pub(super) fn is_usable(&self) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn work(&self) -> CardWork {
+        match *self {}
+    }
+
+    pub(super) fn replay_ms(&self) -> Result<f64> {
         match *self {}
     }
 
@@ -39,6 +48,10 @@ pub(super) enum HiftOnCard {}
 
 impl HiftOnCard {
     pub(super) fn is_usable(&self) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn work(&self) -> CardWork {
         match *self {}
     }
 

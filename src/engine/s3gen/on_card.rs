@@ -26,6 +26,7 @@ use super::hift::{Hift, HiftConfig};
 use crate::cuda::layers::{Layers, Store};
 use crate::cuda::{Card, Number};
 use crate::error::{Error, Result};
+use crate::meter::CardWork;
 use crate::nn::Mask;
 use crate::weights::Weights;
 
@@ -91,6 +92,15 @@ impl S3Gen {
     }
 
     #[cfg(test)]
+    fn record(&self, records: bool) {
+        if let Some(card) = &self.flow.on_card {
+            let mut networks = card.lock();
+            networks.encoder.record(records);
+            networks.estimator.record(records);
+        }
+    }
+
+    #[cfg(test)]
     fn poison(&self) {
         if let Some(card) = &self.flow.on_card {
             let mut networks = card.lock();
@@ -106,7 +116,7 @@ impl Hift {
     /// # Errors
     /// As [`S3Gen::put_on_card`].
     pub fn put_on_card(&mut self, w: &Weights, config: &HiftConfig, card: &Arc<Card>) -> Result<()> {
-        let layers = Layers::new(card.clone(), Number::F32)?;
+        let layers = Layers::new(card.counting(), Number::F32)?;
         let vocoder = Vocoder::load(w, config, Store::new(card.clone()))?;
         card.synchronize()?;
         self.on_card =
@@ -117,6 +127,13 @@ impl Hift {
     /// Bytes on the card: weights, activations.
     pub fn bytes_on_card(&self) -> (usize, usize) {
         self.on_card.as_ref().map_or((0, 0), |card| card.vocoder.lock().unwrap_or_else(PoisonError::into_inner).bytes())
+    }
+
+    #[cfg(test)]
+    fn record(&self, records: bool) {
+        if let Some(card) = &self.on_card {
+            card.vocoder.lock().unwrap_or_else(PoisonError::into_inner).record(records);
+        }
     }
 
     #[cfg(test)]
@@ -131,6 +148,16 @@ impl OnCard {
     /// Whether it has not failed.
     pub(super) fn is_usable(&self) -> bool {
         !self.lost.load(Ordering::Relaxed)
+    }
+
+    /// What it did so far.
+    pub(super) fn work(&self) -> CardWork {
+        self.layers.card().work()
+    }
+
+    /// Milliseconds of the step used last.
+    pub(super) fn replay_ms(&self) -> Result<f64> {
+        Ok(self.lock().estimator.replay_ms(&self.layers)?.unwrap_or_default())
     }
 
     fn lock(&self) -> MutexGuard<'_, Networks> {
@@ -187,6 +214,11 @@ impl HiftOnCard {
     /// Whether it has not failed.
     pub(super) fn is_usable(&self) -> bool {
         !self.lost.load(Ordering::Relaxed)
+    }
+
+    /// What it did so far.
+    pub(super) fn work(&self) -> CardWork {
+        self.layers.card().work()
     }
 
     /// Pitches of `mel: (1, T, 80)`.

@@ -82,8 +82,9 @@ pub struct Decoding<'a> {
     limit: usize,
     ending: Option<Ending>,
     recorded: Vec<Tensor>,
-    /// What a card sampled ahead, where one does.
+    /// What a card sampled ahead, where one does, and how many it may at a time.
     ahead: Option<VecDeque<u32>>,
+    most_ahead: usize,
 }
 
 impl std::fmt::Debug for Decoding<'_> {
@@ -135,7 +136,13 @@ impl<'a> Decoding<'a> {
             ending: None,
             recorded: Vec::new(),
             ahead: on_card.then(VecDeque::new),
+            most_ahead: CARD_TOKENS,
         })
+    }
+
+    /// Has a card make no more than `tokens` at a time, where fewer than usual are waited for.
+    pub fn limit_ahead(&mut self, tokens: usize) {
+        self.most_ahead = tokens.clamp(1, CARD_TOKENS);
     }
 
     /// The next speech code, below 6561; nothing after the end.
@@ -177,10 +184,15 @@ impl<'a> Decoding<'a> {
     fn take_from_card(&mut self) -> Result<Option<u32>> {
         let mut ahead = self.ahead.take().unwrap_or_default();
         if ahead.is_empty() {
-            let steps = self.sampled..self.limit.min(self.sampled + CARD_TOKENS);
+            let forced = self.options.force_tokens.get(self.sampled..).unwrap_or_default();
+            // All of a launch are forced, or none.
+            let most = if forced.is_empty() { self.most_ahead } else { self.most_ahead.min(forced.len()) };
+            let steps = self.sampled..self.limit.min(self.sampled + most);
+            let forced = &forced[..forced.len().min(steps.len())];
             let uniforms: Vec<f32> = steps.map(|step| self.noise.uniform(self.options.sentence, step)).collect();
             let mut logits = self.options.record_logits.then(Vec::new);
-            ahead.extend(self.t3.sample_on_card(self.state, &self.options.sampling, &uniforms, logits.as_mut())?);
+            let (sampling, inputs) = (&self.options.sampling, (&uniforms[..], forced));
+            ahead.extend(self.t3.sample_on_card(self.state, sampling, inputs, logits.as_mut())?);
             let vocab = self.t3.config().speech_vocab;
             for rows in logits.unwrap_or_default().chunks_exact(self.state.rows * vocab) {
                 self.recorded.push(Tensor::from_slice(rows, (self.state.rows, vocab), &Device::Cpu)?);
@@ -189,7 +201,7 @@ impl<'a> Decoding<'a> {
         let token = ahead.pop_front().ok_or_else(|| Error::internal("the card sampled nothing"))?;
         self.ahead = Some(ahead);
         let unchecked = self.t3.config().backbone == Backbone::Gpt2 && self.sampled == 0;
-        if token == STOP_SPEECH && !unchecked {
+        if token == STOP_SPEECH && !unchecked && self.sampled >= self.options.force_tokens.len() {
             self.ending = Some(Ending::Stop);
         }
         Ok(self.ending.is_none().then_some(token))

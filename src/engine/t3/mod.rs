@@ -31,6 +31,7 @@ pub use config::{Backbone, SILENCE, SPEECH_CODES, START_SPEECH, START_TEXT, STOP
 pub use decode::{DecodeOptions, Decoding, Ending};
 
 use crate::error::{Error, Result};
+use crate::meter::{CardLimits, CardWork};
 use crate::nn::{Embedding, KvCache, Linear, together};
 use crate::protocol::Precision;
 use crate::weights::Weights;
@@ -123,11 +124,19 @@ impl T3 {
         self.speech.tokens.device()
     }
 
-    /// Whether a graphics card does the work. Guard and teacher forcing have a say between two tokens, on the CPU.
+    /// Whether a graphics card does the work. The guard has a say between two tokens, on the CPU.
     pub(crate) fn runs_on_card(&self, options: &DecodeOptions) -> bool {
-        self.on_card.as_ref().is_some_and(OnCard::is_usable)
-            && options.alignment_heads.is_empty()
-            && options.force_tokens.is_empty()
+        self.on_card.as_ref().is_some_and(OnCard::is_usable) && options.alignment_heads.is_empty()
+    }
+
+    /// What prompts and tokens had a card do so far; nothing without a card.
+    pub(crate) fn card_work(&self) -> Option<(CardWork, CardWork)> {
+        self.on_card.as_ref().filter(|card| card.is_usable()).map(OnCard::work)
+    }
+
+    /// What the card can do; nothing without one.
+    pub(crate) fn card_limits(&self) -> Result<Option<CardLimits>> {
+        self.on_card.as_ref().filter(|card| card.is_usable()).map(OnCard::limits).transpose()
     }
 
     /// Whether a guidance weight calls for a second row: only with Llama, and only if it is not 0.

@@ -2,6 +2,7 @@
 
 use super::{T3, T3Conditioning, T3State};
 use crate::error::Result;
+use crate::meter::{CardLimits, CardWork};
 use crate::sampling::SamplingOptions;
 
 /// T3's layers on a card: there are none.
@@ -10,6 +11,14 @@ pub(super) enum OnCard {}
 
 impl OnCard {
     pub(super) fn is_usable(&self) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn work(&self) -> (CardWork, CardWork) {
+        match *self {}
+    }
+
+    pub(super) fn limits(&self) -> Result<CardLimits> {
         match *self {}
     }
 }
@@ -31,7 +40,7 @@ impl T3 {
         &self,
         state: &mut T3State,
         _: &SamplingOptions,
-        _: &[f32],
+        _: (&[f32], &[u32]),
         _: Option<&mut Vec<f32>>,
     ) -> Result<Vec<u32>> {
         state.on_card.as_ref().map_or(Ok(Vec::new()), |sequence| match *sequence {})

@@ -1,8 +1,8 @@
 //! T3 on a graphics card: the same sequence and the same choices, several tokens at a time.
 //!
 //! What depends on the voice and the text alone (Perceiver, embeddings) is computed on the CPU as ever; the layers, the
-//! head and the sampler run on the card. The CPU keeps its own weights: the alignment guard and teacher forcing need a
-//! look between two tokens and run there.
+//! head and the sampler run on the card. The CPU keeps its own weights: the alignment guard needs a look between two tokens
+//! and runs there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +13,7 @@ use super::config::Backbone;
 use super::{HeldVoice, START_SPEECH, T3, T3Conditioning, T3State, Transformer, llama};
 use crate::cuda::{Card, CudaState, CudaT3, LayerWeights, Net, Number, OuterWeights, Shape};
 use crate::error::{Error, Result};
+use crate::meter::{CardLimits, CardWork};
 use crate::protocol::Precision;
 use crate::sampling::SamplingOptions;
 use crate::weights::Weights;
@@ -35,6 +36,18 @@ impl OnCard {
     }
 }
 
+impl OnCard {
+    /// What prompts and tokens had the card do so far.
+    pub(super) fn work(&self) -> (CardWork, CardWork) {
+        self.net.work()
+    }
+
+    /// What it can do.
+    pub(super) fn limits(&self) -> Result<CardLimits> {
+        self.net.card().limits()
+    }
+}
+
 /// What a sequence leaves behind on a card.
 #[derive(Debug)]
 pub(super) struct Sequence {
@@ -42,12 +55,13 @@ pub(super) struct Sequence {
     voice: Option<HeldVoice>,
 }
 
-/// What the card keeps weights at: 8 bits are for the CPU.
+/// What the card keeps T3's weights at.
 pub(crate) fn number_of(precision: Precision) -> Number {
     match precision {
         Precision::F32 => Number::F32,
         Precision::F16 => Number::F16,
-        Precision::Bf16 | Precision::Int8 => Number::Bf16,
+        Precision::Bf16 => Number::Bf16,
+        Precision::Int8 => Number::Int8,
     }
 }
 
@@ -130,20 +144,22 @@ impl T3 {
         let (xs, _) = self.embed_text(text, rows)?;
         let xs = self.placed(xs, sequence.state.len())?;
         self.extend(card, &mut sequence.state, &xs)?;
-        card.net.begin(&mut sequence.state, &[START_SPEECH]).map_err(|e| self.lose(e))
+        card.net.begin(&mut sequence.state, &[START_SPEECH]).map_err(|e| self.lose(e))?;
+        // The first tokens would wait for it; so it is known which of both takes how long.
+        card.net.card().synchronize().map_err(|e| self.lose(e))
     }
 
-    /// The next sampled ids, one for each of `uniforms` or up to the stop id. The raw logits of each are appended to
+    /// The next sampled ids, one for each of `uniforms` or up to the stop id, or the `forced` ones instead. The raw logits of each are appended to
     /// `logits`, if given.
     pub(super) fn sample_on_card(
         &self,
         state: &mut T3State,
         options: &SamplingOptions,
-        uniforms: &[f32],
+        (uniforms, forced): (&[f32], &[u32]),
         logits: Option<&mut Vec<f32>>,
     ) -> Result<Vec<u32>> {
         let (card, sequence) = self.card_and(state)?;
-        card.net.decode(&mut sequence.state, options, uniforms, logits).map_err(|e| self.lose(e))
+        card.net.decode(&mut sequence.state, options, uniforms, forced, logits).map_err(|e| self.lose(e))
     }
 
     /// How many more tokens can be fed on the card.

@@ -10,20 +10,22 @@ struct Attend {
     void* out;                    // (batch, queries, out_pitch)
     const float* bias;            // or none; of head h, query i and key j: [h * bias_head + i * bias_pitch + queries - 1 - i + j]
     const int2* ranges;           // or none; first key that a query sees, and the one behind the last; neither ever falls
-    long long q_batch, k_batch, out_batch, bias_head;
+    long long q_batch, k_batch, k_head, out_batch, bias_head;
     int q_pitch, k_pitch, out_pitch, bias_pitch, queries, keys, width;
+    int causal;                   // 1: the last query sees all keys, and each before it one less
     float scale;
 };
 
 /// What the queries from `first` to `last` see together.
 __device__ __forceinline__ int2 seen_by(const Attend& p, int first, int last) {
+    if (p.causal) return make_int2(0, p.keys - p.queries + last + 1);
     if (!p.ranges) return make_int2(0, p.keys);
     return make_int2(p.ranges[first].x, p.ranges[last].y);
 }
 
 /// On the tensor cores: 64 queries of one head, HEAD >= width, to eight warps: four see every other 64 keys, four the rest.
-/// Grid (queries / 64, heads, batch).
-template <class W, int HEAD> struct Flash {
+/// The result is of type OUT. Grid (queries / 64, heads, batch).
+template <class W, int HEAD, class OUT = W> struct Flash {
     static constexpr int SIDE = 64, PITCH = HEAD + 8, PIECES = HEAD / 8, GROUP = 128;
     using Side = W[SIDE][PITCH];
     struct Memory {
@@ -43,12 +45,13 @@ template <class W, int HEAD> struct Flash {
 
     static __device__ __forceinline__ void run(const Attend& p) {
         extern __shared__ __align__(16) char flash_memory[];
+        await_previous();
         Memory& memory = *reinterpret_cast<Memory*>(flash_memory);
         const int group = threadIdx.x / GROUP, tid = threadIdx.x % GROUP, lane = tid % 32, warp = tid / 32;
         const int first = blockIdx.x * SIDE, head = blockIdx.y * p.width, b = blockIdx.z;
         const W* q = static_cast<const W*>(p.q) + b * p.q_batch + head;
-        const W* k = static_cast<const W*>(p.k) + b * p.k_batch + head;
-        const W* v = static_cast<const W*>(p.v) + b * p.k_batch + head;
+        const W* k = static_cast<const W*>(p.k) + b * p.k_batch + blockIdx.y * p.k_head;
+        const W* v = static_cast<const W*>(p.v) + b * p.k_batch + blockIdx.y * p.k_head;
         const int2 span = seen_by(p, first, min(first + SIDE, p.queries) - 1);
         const int row = first + warp * 16 + lane / 4;
         int2 range[2];
@@ -100,7 +103,7 @@ template <class W, int HEAD> struct Flash {
                         }
                     }
                 }
-                if (p.ranges || base + SIDE > span.y) {
+                if (p.ranges || p.causal || base + SIDE > span.y) {
 #pragma unroll
                     for (int j = 0; j < 8; j++)
 #pragma unroll
@@ -154,6 +157,7 @@ template <class W, int HEAD> struct Flash {
             __syncthreads();
         }
         copies_but<0>();
+        admit_next();
         // The second group hands over what it gathered.
         constexpr int HELD = HEAD / 2 + 4;
         float* held = reinterpret_cast<float*>(memory.kv) + tid;
@@ -179,14 +183,14 @@ template <class W, int HEAD> struct Flash {
             const float other = held[(HEAD / 2 + e) * GROUP], highest = fmaxf(best[e], other);
             const float mine = exp2f(best[e] - highest), theirs = exp2f(other - highest);
             const float inverse = 1.0f / (mass[e] * mine + held[(HEAD / 2 + 2 + e) * GROUP] * theirs);
-            W* out = static_cast<W*>(p.out) + b * p.out_batch + (size_t)i * p.out_pitch + head;
+            OUT* out = static_cast<OUT*>(p.out) + b * p.out_batch + (size_t)i * p.out_pitch + head;
 #pragma unroll
             for (int j = 0; j < HEAD / 8; j++) {
                 const int column = j * 8 + lane % 4 * 2;
                 if (column >= p.width) continue;
                 const float v0 = o[j][2 * e] * mine + held[(j * 4 + 2 * e) * GROUP] * theirs;
                 const float v1 = o[j][2 * e + 1] * mine + held[(j * 4 + 2 * e + 1) * GROUP] * theirs;
-                *reinterpret_cast<uint32_t*>(out + column) = pair(v0 * inverse, v1 * inverse, (W*)nullptr);
+                *reinterpret_cast<uint32_t*>(out + column) = pair(v0 * inverse, v1 * inverse, (OUT*)nullptr);
             }
         }
     }
@@ -194,13 +198,15 @@ template <class W, int HEAD> struct Flash {
 
 /// In f32: 128 threads for 32 queries of one head, four to each. Grid (queries / 32, heads, batch).
 __device__ __forceinline__ void attend_exactly(const Attend& p) {
+    admit_next();
+    await_previous();
     constexpr int KEYS = 32, PITCH = 64 + 4;
     __shared__ __align__(16) float ks[KEYS][PITCH], vs[KEYS][PITCH];
     const int part = threadIdx.x % 4, first = blockIdx.x * 32, i = min(first + (int)threadIdx.x / 4, p.queries - 1);
     const int head = blockIdx.y * p.width, b = blockIdx.z;
     const float* q = static_cast<const float*>(p.q) + b * p.q_batch + (size_t)i * p.q_pitch + head;
-    const float* k = static_cast<const float*>(p.k) + b * p.k_batch + head;
-    const float* v = static_cast<const float*>(p.v) + b * p.k_batch + head;
+    const float* k = static_cast<const float*>(p.k) + b * p.k_batch + blockIdx.y * p.k_head;
+    const float* v = static_cast<const float*>(p.v) + b * p.k_batch + blockIdx.y * p.k_head;
     const float* bias = p.bias ? p.bias + blockIdx.y * p.bias_head + (size_t)i * p.bias_pitch + p.queries - 1 - i : nullptr;
     float x[16], o[16] = {}, best = -INFINITY, mass = 0;
 #pragma unroll

@@ -4,13 +4,34 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
+// Cards with some 160 KB of shared memory for a block, or more; the others have 99.
+#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
+#define MUCH_SHARED_MEMORY 1
+#else
+#define MUCH_SHARED_MEMORY 0
+#endif
+
 /// Threads of a block of the decode kernel, and its warps.
 constexpr int THREADS = 512;
 constexpr int WARPS = THREADS / 32;
-/// Columns of a weight matrix that a warp multiplies at once, eight to a lane; matrices are padded to a multiple of it.
-constexpr int SLICE = 256;
 /// Width of an attention head.
 constexpr int HEAD = 64;
+
+// Kernels of a chain, each launched so that it may begin before the one in front of it has ended (from architecture 9.0 on;
+// elsewhere, and where the launch did not ask for it, these do nothing).
+
+/// Lets the next kernel begin as soon as all blocks of this one have.
+__device__ __forceinline__ void admit_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+/// Waits until all that was launched before has ended. Before it a kernel touches nothing but weights; every thread calls it.
+__device__ __forceinline__ void await_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 /// Two values beside the epoch they belong to. Eight bytes arrive together, so a reader that sees the epoch has the value.
 struct __align__(16) Pair { float a; uint32_t epoch_a; float b; uint32_t epoch_b; };
@@ -63,11 +84,12 @@ __device__ __forceinline__ void await(const C* from, int stride, int count, uint
     } while (!all);
 }
 
-// Weights: eight neighbouring values of a row to a lane, in one or two pieces of 16 bytes.
+// Weights: VALUES neighbouring values of a row to a lane, in one or two pieces of 16 bytes. SLICE columns are what a warp
+// multiplies at once; matrices are padded to a multiple of it.
 template <class W> struct Weight;
 
 template <> struct Weight<__nv_bfloat16> {
-    static constexpr int PIECES = 1;
+    static constexpr int PIECES = 1, VALUES = 8, SLICE = 32 * VALUES;
     static __device__ __forceinline__ void unpack(const uint4 (&p)[1], float (&w)[8]) {
         const uint32_t u[4] = {p[0].x, p[0].y, p[0].z, p[0].w};
 #pragma unroll
@@ -79,7 +101,7 @@ template <> struct Weight<__nv_bfloat16> {
 };
 
 template <> struct Weight<__half> {
-    static constexpr int PIECES = 1;
+    static constexpr int PIECES = 1, VALUES = 8, SLICE = 32 * VALUES;
     static __device__ __forceinline__ void unpack(const uint4 (&p)[1], float (&w)[8]) {
         const uint32_t u[4] = {p[0].x, p[0].y, p[0].z, p[0].w};
 #pragma unroll
@@ -92,7 +114,7 @@ template <> struct Weight<__half> {
 };
 
 template <> struct Weight<float> {
-    static constexpr int PIECES = 2;
+    static constexpr int PIECES = 2, VALUES = 8, SLICE = 32 * VALUES;
     static __device__ __forceinline__ void unpack(const uint4 (&p)[2], float (&w)[8]) {
         const uint32_t u[8] = {p[0].x, p[0].y, p[0].z, p[0].w, p[1].x, p[1].y, p[1].z, p[1].w};
 #pragma unroll
@@ -100,9 +122,23 @@ template <> struct Weight<float> {
     }
 };
 
+/// Whole numbers from -127 to 127, to be multiplied by what their row is measured in.
+template <> struct Weight<int8_t> {
+    static constexpr int PIECES = 1, VALUES = 16, SLICE = 32 * VALUES;
+    static __device__ __forceinline__ void unpack(const uint4 (&p)[1], float (&w)[16]) {
+        const uint32_t u[4] = {p[0].x, p[0].y, p[0].z, p[0].w};
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                // 2^23 + 128 + value: the lowest byte of such a float is the value with its sign turned.
+                w[4 * i + j] = __uint_as_float(__byte_perm(u[i] ^ 0x80808080u, 0x4b000000u, 0x7440 | j)) - 8388736.0f;
+    }
+};
+
 /// Column within a slice of value `j` of a lane: pieces of 16 bytes, a warp's side by side.
 template <class W> __device__ __forceinline__ int column_of(int lane, int j) {
-    return Weight<W>::PIECES == 1 ? lane * 8 + j : (j / 4) * 128 + lane * 4 + j % 4;
+    return Weight<W>::PIECES == 1 ? lane * Weight<W>::VALUES + j : (j / 4) * 128 + lane * 4 + j % 4;
 }
 
 // Keys and values: f32 where the weights are, else 16-bit floats as on the CPU.

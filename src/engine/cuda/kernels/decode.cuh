@@ -441,21 +441,30 @@ __device__ __forceinline__ void decode(const Net& net, const Job& job) {
             }
             const int bias_at = kind == QKV ? net.qkv_bias : kind == OUT ? net.out_bias : kind == INNER ? net.inner_bias : net.down_bias;
             const float bias = GPT2 && kind != HEAD_MATRIX && t < count ? vectors[bias_at + shares[kind].first + t] : 0.0f;
+            float scale = 1, up_scale = 1;
+            if (sizeof(W) == 1 && kind != HEAD_MATRIX) {
+                const bool pairs = kind == INNER && !GPT2;
+                const float* scales = vectors + net.scale[kind] + shares[kind].first + (pairs ? 2 * t : t);
+                if (t < (pairs ? count / 2 : count)) {
+                    scale = scales[0];
+                    if (pairs) up_scale = scales[1];
+                }
+            }
             d.product(kind);
             if (kind == HEAD_MATRIX) break;
-            const int slices = d.padded(kind) / SLICE;
+            const int slices = d.padded(kind) / D::SLICE;
             float y[ROWS];
             if (kind == INNER && !GPT2) {
                 if (t < count / 2) {
                     float up[ROWS];
-                    d.finished(2 * t, count, slices, y);
-                    d.finished(2 * t + 1, count, slices, up);
+                    d.finished(2 * t, count, slices, scale, y);
+                    d.finished(2 * t + 1, count, slices, up_scale, up);
 #pragma unroll
                     for (int r = 0; r < ROWS; r++) y[r] = silu(y[r]) * up[r];
                     publish(from_inner + shares[INNER].first / 2 + t, y, epoch);
                 }
             } else if (t < count) {
-                d.finished(t, count, slices, y);
+                d.finished(t, count, slices, scale, y);
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) y[r] += bias;
                 if (kind == QKV) {
@@ -483,12 +492,12 @@ __device__ __forceinline__ void decode(const Net& net, const Job& job) {
         }
         given = false;
         const uint32_t epoch = first_epoch + net.count + 1;
-        const int slices = net.dim_padded / SLICE, count = shares[HEAD_MATRIX].count, first = shares[HEAD_MATRIX].first;
+        const int slices = net.dim_padded / D::SLICE, count = shares[HEAD_MATRIX].count, first = shares[HEAD_MATRIX].first;
 #pragma unroll 1
         for (int i = t; i < count; i += THREADS) {
             float y[ROWS];
             const float bias = GPT2 ? net.head_bias[first + i] : 0.0f;
-            d.finished(i, count, slices, y);
+            d.finished(i, count, slices, sizeof(W) == 1 ? net.head_scale[first + i] : 1.0f, y);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 y[r] += bias;
@@ -509,6 +518,7 @@ __device__ __forceinline__ void decode(const Net& net, const Job& job) {
                 if (i < mine) d.x[base + t + i * THREADS] = l[i][0];
         }
         token = choose(job.sampling, d.x, seen, uniform);
+        if (job.forced && token != NO_TOKEN) token = job.forced[step];
         __syncthreads();
         if (token == NO_TOKEN) {
             fault = 1;
@@ -516,7 +526,7 @@ __device__ __forceinline__ void decode(const Net& net, const Job& job) {
         }
         if (blockIdx.x == 0 && t == 0) job.tokens[step] = token;
         sampled++;
-        if (token == job.stop && !(GPT2 && !started)) break;
+        if (token == job.stop && !job.forced && !(GPT2 && !started)) break;
         if (GPT2 && !started) {
             for (int i = t; i < (net.vocab + 31) / 32; i += THREADS) seen[i] = 0;
             __syncthreads();

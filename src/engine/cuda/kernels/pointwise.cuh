@@ -20,6 +20,8 @@ __device__ __forceinline__ float mish(float x) {
 }
 
 template <class W> __device__ __forceinline__ void normalise_rows(const NormRows& p) {
+    admit_next();
+    await_previous();
     constexpr int MOST = 16;
     const int row = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (row >= p.rows) return;
@@ -49,11 +51,15 @@ template <class W> __device__ __forceinline__ void normalise_rows(const NormRows
 
 /// Rows of a table: out (count, dim). A block for each.
 template <class W> __device__ __forceinline__ void gather(const W* table, const uint32_t* ids, W* out, int dim) {
+    admit_next();
+    await_previous();
     for (int c = threadIdx.x; c < dim; c += blockDim.x) out[(size_t)blockIdx.x * dim + c] = table[(size_t)ids[blockIdx.x] * dim + c];
 }
 
 /// Sinusoids of the distances `furthest`, `furthest - 1`, ..: sine and cosine in turns, (rows, dim). A block for each row.
 template <class W> __device__ __forceinline__ void distances(const float* frequencies, W* out, int furthest, int dim) {
+    admit_next();
+    await_previous();
     const float distance = furthest - (int)blockIdx.x;
     for (int c = threadIdx.x; c < dim / 2; c += blockDim.x) {
         float sine, cosine;
@@ -79,6 +85,8 @@ struct FlowState {
 
 /// The inputs of the first step. Grid (frames, batch), 320 threads.
 template <class W> __device__ __forceinline__ void stack_inputs(const FlowState& p) {
+    admit_next();
+    await_previous();
     const int t = blockIdx.x, b = blockIdx.y, c = threadIdx.x % MEL, part = threadIdx.x / MEL;
     const size_t at = (size_t)t * MEL + c;
     float v = 0;
@@ -89,6 +97,8 @@ template <class W> __device__ __forceinline__ void stack_inputs(const FlowState&
 
 /// A step along the velocity, and the inputs of the next.
 template <class W> __device__ __forceinline__ void advance(const FlowState& p) {
+    admit_next();
+    await_previous();
     const int i = blockIdx.x * blockDim.x + threadIdx.x, size = p.frames * MEL;
     if (i >= size) return;
     float v = p.velocity[i];

@@ -7,14 +7,8 @@
 #include "common.cuh"
 #include "sampler.cuh"
 
-// Cards with some 100 KB of shared memory for a block, or more.
-#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
-#define STREAM_PIECES 14
-#else
-#define STREAM_PIECES 6
-#endif
 /// Pieces of 16 bytes of weights that a thread has under way: what shared memory holds beside the activations.
-constexpr int PIECES = STREAM_PIECES;
+constexpr int PIECES = MUCH_SHARED_MEMORY ? 14 : 6;
 extern "C" __constant__ const int stream_pieces = PIECES;
 
 /// Rows multiplied before their sums are put together.
@@ -23,13 +17,14 @@ constexpr int BATCH = 4;
 /// The four matrices of a layer, in the order in which they are used.
 enum Kind { QKV = 0, OUT = 1, INNER = 2, DOWN = 3, KINDS = 4, HEAD_MATRIX = 4 };
 
-/// A model on the device. Matrices are (rows, columns padded to SLICE); `INNER` has gate and up rows in turns (Llama).
+/// A model on the device. Matrices are (rows, columns padded to slices); `INNER` has gate and up rows in turns (Llama).
 struct Net {
     const void* layers;           // all matrices of layer 0, then of layer 1, ...
     const void* head;             // (vocab, dim)
     const float* vectors;         // all vectors of layer 0, then of layer 1, ...
     const float* final_norm;      // (dim), then (dim) of shifts
     const float* head_bias;       // (vocab)
+    const float* head_scale;      // (vocab)
     const float* embedding;       // (vocab, dim)
     const float* positions;       // learned positions of speech (Llama) or of the sequence (GPT-2), (.., dim)
     const float* cosines;         // (positions, HEAD / 2)
@@ -38,6 +33,7 @@ struct Net {
     unsigned long long offset[KINDS];      // where in them each begins
     int vector_size;              // values of a layer's vectors
     int norm1, qkv_bias, out_bias, norm2, inner_bias, down_bias;  // where in them each begins
+    int scale[KINDS];             // likewise what the rows of each matrix are measured in, with 8 bits
     int dim, dim_padded, mlp, mlp_padded, heads, count, vocab;
 };
 
@@ -49,6 +45,7 @@ struct Job {
     float* logits;                // (steps, rows, vocab) raw logits, or nothing
     uint32_t* seen;               // a bit for each id that occurred
     const float* uniforms;        // (steps)
+    const uint32_t* forced;       // (steps) tokens to take in place of those chosen, or nothing
     uint32_t* tokens;             // out: (steps)
     uint32_t* report;             // out: tokens sampled, then whether the logits were no numbers
     long long hidden_stride;
@@ -85,10 +82,10 @@ struct Share {
 
 /// The stream of weights of a thread, and the products that consume it.
 template <class W, int ROWS, bool GPT2> struct Products {
-    static constexpr int ROW_PIECES = Weight<W>::PIECES;
+    static constexpr int ROW_PIECES = Weight<W>::PIECES, SLICE = Weight<W>::SLICE, VALUES = Weight<W>::VALUES;
     /// Rows under way.
     static constexpr int AHEAD = PIECES / ROW_PIECES;
-    static constexpr int GROUP = AHEAD < BATCH ? BATCH / 2 : BATCH;
+    static constexpr int GROUP = AHEAD < BATCH || VALUES > 8 ? BATCH / 2 : BATCH;
 
     const Net& net;
     const Job& job;
@@ -183,12 +180,12 @@ template <class W, int ROWS, bool GPT2> struct Products {
     __device__ __forceinline__ void product(int k) {
         const Run& run = runs[k];
         const int count = run.rows, width = padded(k), lane = threadIdx.x % 32;
-        float xs[ROWS][8];
+        float xs[ROWS][VALUES];
         if (count > 0) {
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
 #pragma unroll
-                for (int j = 0; j < 8; j += 4) {
+                for (int j = 0; j < VALUES; j += 4) {
                     const float4 f = *reinterpret_cast<const float4*>(x + r * width + run.column + column_of<W>(lane, j));
                     xs[r][j] = f.x, xs[r][j + 1] = f.y, xs[r][j + 2] = f.z, xs[r][j + 3] = f.w;
                 }
@@ -210,13 +207,13 @@ template <class W, int ROWS, bool GPT2> struct Products {
                                  : "r"(ring + (from * ROW_PIECES + p) * 512)
                                  : "memory");
                 from = from + 1 == AHEAD ? 0 : from + 1;
-                float w[8];
+                float w[VALUES];
                 Weight<W>::unpack(pieces, w);
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
                     acc[b * ROWS + r] = w[0] * xs[r][0];
 #pragma unroll
-                    for (int j = 1; j < 8; j++) acc[b * ROWS + r] = fmaf(w[j], xs[r][j], acc[b * ROWS + r]);
+                    for (int j = 1; j < VALUES; j++) acc[b * ROWS + r] = fmaf(w[j], xs[r][j], acc[b * ROWS + r]);
                 }
             }
             const int rows = min(GROUP, count - i);
@@ -252,8 +249,8 @@ template <class W, int ROWS, bool GPT2> struct Products {
         if ((lane & owners) == 0 && index / ROWS < rows) to[index / ROWS * step + index % ROWS] = acc[0];
     }
 
-    /// The finished product of row `row` of this block's `rows`.
-    __device__ __forceinline__ void finished(int row, int rows, int slices, float (&v)[ROWS]) const {
+    /// The finished product of row `row` of this block's `rows`, which is measured in `scale`.
+    __device__ __forceinline__ void finished(int row, int rows, int slices, float scale, float (&v)[ROWS]) const {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) v[r] = 0;
         const float* from = sums + row * ROWS;
@@ -261,5 +258,9 @@ template <class W, int ROWS, bool GPT2> struct Products {
         for (int s = 0; s < slices; s++, from += rows * ROWS)
 #pragma unroll
             for (int r = 0; r < ROWS; r++) v[r] += from[r];
+        if (sizeof(W) == 1) {
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) v[r] *= scale;
+        }
     }
 };

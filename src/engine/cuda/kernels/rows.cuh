@@ -3,9 +3,10 @@
 #pragma once
 #include "cores.cuh"
 
-enum Act { IDENTITY = 0, SILU = 1, GELU_ERF = 2, LEAKY = 3, SNAKE = 4, ELU = 5, ABS = 6 };
+enum Act { IDENTITY = 0, SILU = 1, GELU_ERF = 2, LEAKY = 3, SNAKE = 4, ELU = 5, ABS = 6, GELU_TANH = 7, GATE = 8 };
 
-/// `first(conv(a, w) + bias) + residual + add`. All widths and pitches in values; those of results are multiples of four,
+/// `first(conv(a, w) + bias) + residual + add`. GATE takes columns in turns: `silu` of the even ones times the odd ones, which
+/// leaves half as many in `second`. All widths and pitches in values; those of results are multiples of four,
 /// and so is n where `add` is given.
 struct Rows {
     const void* a;                // (batch, in_rows, pitch), of which `channels` columns are read
@@ -14,6 +15,7 @@ struct Rows {
     const float* residual;        // (batch * rows, n) or none
     const float* add;             // likewise
     const float* alpha;           // of a snake: factors, then their reciprocals, (2, n)
+    const float* norm_sums;       // or none; else the rows of `a` are layer-normed first: see below
     float* out;                   // (batch * rows, out_pitch) or none
     void* second;                 // `then` of the same in the numbers of the product, (batch * rows, second_pitch), or none
     long long a_batch;            // from one batch row to the next
@@ -22,9 +24,14 @@ struct Rows {
     int batch, rows, in_rows, n, k, channels, pitch, w_pitch, out_pitch, second_pitch;
     int stride, dilation, left;   // row t and tap i read row t * stride + i * dilation - left; outside there are zeros
     int twice;                    // 1: every input row stands for two
+    int made;                     // 1: `w` was made by a kernel before this one
     int first, then;
-    float slope;
+    float slope, eps;
 };
+
+// A layer norm in front of a product: with weights g and shifts b, `norm(x) w = ((x - mean) / deviation · g + b) w`. g lies
+// within `w` and `b w` within `bias` already, so that what is left of it is `(x w - mean · sum(w)) / deviation`, with the sums
+// over the rows of `w` in `norm_sums (n)`; mean and deviation are those of the rows of `a` as the product sees them.
 
 /// Up to three products of the same size in one launch.
 struct RowsSet {
@@ -43,6 +50,7 @@ template <int KIND, class V> __device__ __forceinline__ V act(V v, float slope, 
         }
         case ELU: return v > V(0) ? v : expm1(v);
         case ABS: return fabs(v);
+        case GELU_TANH: return gelu_tanh(v);
         default: return v;
     }
 }
@@ -84,7 +92,7 @@ template <class V> __device__ __forceinline__ void add4(V (&v)[4], const float* 
 /// Takes the sums of a block, BM by BN in shared memory; each thread the same four columns of some rows. Short code: it is
 /// run through once by every block.
 template <class S, class V, int BM, int BN, int THREADS, int FIRST, int THEN>
-__device__ __forceinline__ void finish_as(const Rows& p, int head, const V (*tile)[BN + 4], int m0, int n0) {
+__device__ __forceinline__ void finish_as(const Rows& p, int head, const V (*tile)[BN + 4], const float2* norms, int m0, int n0) {
     constexpr int QUADS = BN / 4, STEP = THREADS / QUADS;
     static_assert(STEP * QUADS == THREADS && BM % STEP == 0, "a tile is dealt out evenly");
     const int n = n0 + threadIdx.x % QUADS * 4, all = p.batch * p.rows, left = p.n - n;
@@ -92,9 +100,10 @@ __device__ __forceinline__ void finish_as(const Rows& p, int head, const V (*til
     // Rows of a width that is no multiple of four are not aligned.
     const int count = min(4, left), apart = p.n % 4 ? min(3, left) : count;
     V bias[4] = {};
-    float alpha[4] = {}, reciprocal[4] = {};
+    float alpha[4] = {}, reciprocal[4] = {}, sums[4] = {};
     for (int j = 0; j < count; j++) {
         if (p.bias) bias[j] = p.bias[n + j];
+        if (norms) sums[j] = p.norm_sums[n + j];
         if (THEN == SNAKE) alpha[j] = p.alpha[n + j], reciprocal[j] = p.alpha[p.n + n + j];
     }
 #pragma unroll 2
@@ -104,6 +113,11 @@ __device__ __forceinline__ void finish_as(const Rows& p, int head, const V (*til
         V v[4];
         float more[4] = {};
         load4(&tile[r][n - n0], v);
+        if (norms) {
+            const float2 norm = norms[r];
+#pragma unroll
+            for (int j = 0; j < 4; j++) v[j] = (v[j] - norm.x * sums[j]) * norm.y;
+        }
         if (p.residual) add4(more, p.residual + (size_t)m * p.n + n, apart);
         if (p.residual && apart < count) more[3] += p.residual[(size_t)m * p.n + n + 3];
         if (p.add) add4(more, p.add + (size_t)m * p.n + n, count);
@@ -118,7 +132,11 @@ __device__ __forceinline__ void finish_as(const Rows& p, int head, const V (*til
                 for (int j = 0; j < 3; j++)
                     if (j < count) out[j] = float(v[j]);
         }
-        if (p.second) {
+        if constexpr (FIRST == GATE) {
+            S* second = static_cast<S*>(p.second) + (size_t)m * p.second_pitch + n / 2;
+            put(second, silu(float(v[0])) * float(v[1]));
+            if (count > 2) put(second + 1, silu(float(v[2])) * float(v[3]));
+        } else if (p.second) {
 #pragma unroll
             for (int j = 0; j < 4; j++) v[j] = act<THEN>(v[j], p.slope, alpha[j], reciprocal[j]);
             S* second = static_cast<S*>(p.second) + (size_t)m * p.second_pitch + n;
@@ -131,10 +149,10 @@ __device__ __forceinline__ void finish_as(const Rows& p, int head, const V (*til
     }
 }
 
-/// The activations of the flow come first, those of the vocoder upon the second result; the pitch has two of its own.
+/// The activations of the flow and of T3 come first, those of the vocoder upon the second result; the pitch has two of its own.
 template <class S, class V, int BM, int BN, int THREADS>
-__device__ __forceinline__ void finish_tile(const Rows& p, int head, const V (*tile)[BN + 4], int m0, int n0) {
-#define FINISH(FIRST, THEN) return finish_as<S, V, BM, BN, THREADS, FIRST, THEN>(p, head, tile, m0, n0)
+__device__ __forceinline__ void finish_tile(const Rows& p, int head, const V (*tile)[BN + 4], const float2* norms, int m0, int n0) {
+#define FINISH(FIRST, THEN) return finish_as<S, V, BM, BN, THREADS, FIRST, THEN>(p, head, tile, norms, m0, n0)
     if constexpr (sizeof(S) == 8) {
         if (p.then == ELU) FINISH(IDENTITY, ELU);
         if (p.first == ABS) FINISH(ABS, IDENTITY);
@@ -142,6 +160,8 @@ __device__ __forceinline__ void finish_tile(const Rows& p, int head, const V (*t
         if (p.first == SILU) FINISH(SILU, IDENTITY);
         if (p.first == GELU_ERF) FINISH(GELU_ERF, IDENTITY);
         if (p.first == LEAKY) FINISH(LEAKY, IDENTITY);
+        if (p.first == GELU_TANH) FINISH(GELU_TANH, IDENTITY);
+        if (p.first == GATE) FINISH(GATE, IDENTITY);
         if constexpr (sizeof(S) == 4) {
             if (p.then == SNAKE) FINISH(IDENTITY, SNAKE);
             if (p.then == LEAKY) FINISH(IDENTITY, LEAKY);
@@ -151,18 +171,24 @@ __device__ __forceinline__ void finish_tile(const Rows& p, int head, const V (*t
 #undef FINISH
 }
 
+extern "C" __constant__ const int much_shared_memory = MUCH_SHARED_MEMORY;
+
 /// A block makes BM by BN values, a warp WM by WN of them. GROUPS groups of warps share the columns of the factors: most
 /// products have too few tiles to fill a card otherwise.
 template <class W, int BM, int BN, int WM, int WN, int GROUPS> struct RowTile {
-    static constexpr int DEPTH = 64, PITCH = DEPTH + 8, STAGES = 4, ACROSS = BN / WN;
+    static constexpr int DEPTH = 64, PITCH = DEPTH + 8, ACROSS = BN / WN;
+    static constexpr int STAGES = MUCH_SHARED_MEMORY ? 4 : GROUPS * (BM + BN) > 192 ? 2 : 3;
     static constexpr int GROUP = BM / WM * ACROSS * 32, THREADS = GROUPS * GROUP;
     /// Fragments of a warp, and pieces of eight values and the rows between them that a thread copies.
     static constexpr int MI = WM / 16, NI = WN / 8, A = BM * 8 / GROUP, B = BN * 8 / GROUP, APART = GROUP / 8;
     static constexpr int BYTES = GROUPS * STAGES * (BM + BN) * PITCH * 2;
+    /// Threads that look after a row's mean and deviation.
+    static constexpr int SHARERS = GROUP / BM;
     static_assert(A * GROUP == BM * 8 && B * GROUP == BN * 8 && NI % 2 == 0, "a tile is dealt out evenly");
 
     static __device__ __forceinline__ void run(const RowsSet& set) {
         extern __shared__ __align__(16) char row_memory[];
+        __shared__ float2 norms[BM];
         const Rows& p = set.each[blockIdx.z % set.count];
         const int head = blockIdx.z / set.count;
         const int tid = threadIdx.x % GROUP, group = threadIdx.x / GROUP, lane = tid % 32, warp = tid / 32;
@@ -185,6 +211,12 @@ template <class W, int BM, int BN, int WM, int WN, int GROUPS> struct RowTile {
         for (int i = 0; i < B; i++)
             w[i] = static_cast<const W*>(p.w) + (size_t)min(n0 + tid / 8 + i * APART, p.n - 1) * p.w_pitch + head * p.w_head;
         const int there = p.in_rows << p.twice;
+        const auto load_weights = [&](int stage, int k) {
+            const bool inside = k < p.k;
+#pragma unroll
+            for (int i = 0; i < B; i++)
+                copy16_or_zeros(&tiles[stage][BM + tid / 8 + i * APART][tid % 8 * 8], inside ? w[i] + k : w[i], inside);
+        };
         const auto load = [&](int stage) {
             const bool inside = k < p.k;
 #pragma unroll
@@ -194,14 +226,17 @@ template <class W, int BM, int BN, int WM, int WN, int GROUPS> struct RowTile {
                 const W* source = ok ? a[i] + (size_t)(row >> p.twice) * p.pitch + channel : a[i];
                 copy16_or_zeros(&tiles[stage][tid / 8 + i * APART][tid % 8 * 8], source, ok);
             }
-#pragma unroll
-            for (int i = 0; i < B; i++)
-                copy16_or_zeros(&tiles[stage][BM + tid / 8 + i * APART][tid % 8 * 8], inside ? w[i] + k : w[i], inside);
             k += DEPTH * GROUPS;
             channel += DEPTH * GROUPS;
             while (channel >= p.channels) channel -= p.channels, tap++;
         };
-        float c[MI][NI][4] = {};
+        // The first weights are fetched while the kernel before this one ends.
+        if (p.made) await_previous();
+#pragma unroll
+        for (int s = 0; s < STAGES - 1; s++)
+            if (s < turns) load_weights(s, k + s * DEPTH * GROUPS);
+        if (!p.made) await_previous();
+        float c[MI][NI][4] = {}, mean = 0, square = 0;
 #pragma unroll
         for (int s = 0; s < STAGES - 1; s++) {
             if (s < turns) load(s);
@@ -211,7 +246,22 @@ template <class W, int BM, int BN, int WM, int WN, int GROUPS> struct RowTile {
         for (int turn = 0; turn < turns; turn++) {
             copies_but<STAGES - 2>();
             __syncthreads();
-            if (turn + STAGES - 1 < turns) load(stage == 0 ? STAGES - 1 : stage - 1);
+            if (p.norm_sums) {
+#pragma unroll
+                for (int i = 0; i < 8 / SHARERS; i++) {
+                    const uint4 eight = *reinterpret_cast<const uint4*>(&tiles[stage][tid / SHARERS][(tid % SHARERS + i * SHARERS) * 8]);
+                    const uint4 one[1] = {eight};
+                    float v[8];
+                    Weight<W>::unpack(one, v);
+#pragma unroll
+                    for (int j = 0; j < 8; j++) mean += v[j], square = fmaf(v[j], v[j], square);
+                }
+            }
+            if (turn + STAGES - 1 < turns) {
+                const int free = stage == 0 ? STAGES - 1 : stage - 1;
+                load_weights(free, k);
+                load(free);
+            }
             copies_end();
 #pragma unroll
             for (int d = 0; d < DEPTH; d += 16) {
@@ -230,8 +280,13 @@ template <class W, int BM, int BN, int WM, int WN, int GROUPS> struct RowTile {
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
         copies_but<0>();
+        admit_next();
         __syncthreads();
         float(*tile)[BN + 4] = reinterpret_cast<float(*)[BN + 4]>(row_memory);
+        if (p.norm_sums) {
+#pragma unroll
+            for (int o = 1; o < SHARERS; o *= 2) mean += __shfl_xor_sync(~0u, mean, o), square += __shfl_xor_sync(~0u, square, o);
+        }
 #pragma unroll
         for (int g = 0; g < GROUPS; g++) {
             if (group == g) {
@@ -245,22 +300,30 @@ template <class W, int BM, int BN, int WM, int WN, int GROUPS> struct RowTile {
                             const float2 before = g == 0 ? make_float2(0, 0) : *to;
                             *to = make_float2(before.x + c[i][j][e], before.y + c[i][j][e + 1]);
                         }
+                if (p.norm_sums && tid % SHARERS == 0) {
+                    const float2 before = g == 0 ? make_float2(0, 0) : norms[tid / SHARERS];
+                    const float2 sums = make_float2(before.x + mean, before.y + square);
+                    const float middle = sums.x / p.k, deviation = sqrtf(fmaxf(sums.y / p.k - middle * middle, 0.0f) + p.eps);
+                    norms[tid / SHARERS] = g + 1 < GROUPS ? sums : make_float2(middle, 1.0f / deviation);
+                }
             }
             __syncthreads();
         }
-        finish_tile<W, float, BM, BN, THREADS>(p, head, tile, m0, n0);
+        finish_tile<W, float, BM, BN, THREADS>(p, head, tile, p.norm_sums ? norms : nullptr, m0, n0);
     }
 };
 
 /// Without tensor cores, in the numbers of the factors: BM by 64 values, four by four to a thread.
 template <class S, int BM> struct ExactTile {
-    static constexpr int BN = 64, DEPTH = 32, PITCH = DEPTH + 16 / sizeof(S), STAGES = 4, THREADS = BM * BN / 16;
+    static constexpr int BN = 64, DEPTH = 32, PITCH = DEPTH + 16 / sizeof(S), THREADS = BM * BN / 16;
+    static constexpr int STAGES = MUCH_SHARED_MEMORY ? 4 : 3;
     static constexpr int BYTES = STAGES * (BM + BN) * PITCH * sizeof(S);
     /// Pieces of four values that each thread copies.
     static constexpr int APART = THREADS / 8, A = BM / APART, B = BN / APART;
 
     static __device__ __forceinline__ void run(const RowsSet& set) {
         extern __shared__ __align__(16) char exact_memory[];
+        await_previous();
         S(*tiles)[BM + BN][PITCH] = reinterpret_cast<S(*)[BM + BN][PITCH]>(exact_memory);
         const Rows& p = set.each[blockIdx.z % set.count];
         const int head = blockIdx.z / set.count, tid = threadIdx.x;
@@ -329,6 +392,7 @@ template <class S, int BM> struct ExactTile {
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
         copies_but<0>();
+        admit_next();
         __syncthreads();
         S(*tile)[BN + 4] = reinterpret_cast<S(*)[BN + 4]>(exact_memory);
 #pragma unroll
@@ -336,6 +400,6 @@ template <class S, int BM> struct ExactTile {
 #pragma unroll
             for (int j = 0; j < 4; j++) tile[tm + i * (BM / 4)][tn + j * 16] = c[i][j];
         __syncthreads();
-        finish_tile<S, S, BM, BN, THREADS>(p, head, tile, m0, n0);
+        finish_tile<S, S, BM, BN, THREADS>(p, head, tile, nullptr, m0, n0);
     }
 };

@@ -37,6 +37,7 @@
 
 #define CORES(name, W)                                                                                                   \
     TILES(name, W, wide, 64, 128, 32, 32, 1)                                                                                    \
+    TILES(name, W, even, 64, 64, 32, 32, 2)                                                                                    \
     TILES(name, W, deep, 32, 64, 16, 32, 2)                                                                                    \
     HEADS(name, W, 32)                                                                                                   \
     HEADS(name, W, 64)                                                                                                   \
@@ -49,6 +50,25 @@ EXACT(f32, float, deep, 32)
 EXACT(f64, double, deep, 32)
 BETWEEN(f32, float)
 
+/// As many products as the tensor cores can do by this instruction: eight at a time of a warp, `rounds` times over.
+extern "C" __global__ void __launch_bounds__(256) peak_bf16(float* out, int rounds) {
+    float c[8][4] = {};
+    uint32_t a[4] = {threadIdx.x, 1, 2, 3};
+#pragma unroll 1
+    for (int i = 0; i < rounds; i++) {
+#pragma unroll
+        for (int j = 0; j < 8; j++) multiply(c[j], a, i, j, (__nv_bfloat16*)nullptr);
+    }
+    float sum = 0;
+    for (int j = 0; j < 8; j++) sum += c[j][0] + c[j][1] + c[j][2] + c[j][3];
+    out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+
+/// What T3 sees of its cache while it reads a prompt.
+extern "C" __global__ void __launch_bounds__(256) attend_cache_f16(const __grid_constant__ Attend p) { Flash<__half, 64>::run(p); }
+extern "C" __global__ void __launch_bounds__(256) attend_cache_bf16(const __grid_constant__ Attend p) {
+    Flash<__half, 64, __nv_bfloat16>::run(p);
+}
 extern "C" __global__ void __launch_bounds__(128) attend_exact_f32(const __grid_constant__ Attend p) { attend_exactly(p); }
 extern "C" __global__ void __launch_bounds__(256) stft_f32(const float* w, const float* b, float* o, int n) { stft(w, b, o, n); }
 extern "C" __global__ void __launch_bounds__(256)

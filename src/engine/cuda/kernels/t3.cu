@@ -8,15 +8,22 @@
         decode<W, ROWS, GPT2>(net, job);                                                                          \
     }
 
-#define KERNELS(name, W)                                                                                          \
+#define DECODERS(name, W)                                                                                         \
     DECODE(llama_##name, W, 1, false)                                                                             \
     DECODE(llama_guided_##name, W, 2, false)                                                                      \
-    DECODE(gpt2_##name, W, 1, true)                                                                               \
-    PREFILL(name, W)
+    DECODE(gpt2_##name, W, 1, true)
 
-KERNELS(f32, float)
-KERNELS(f16, __half)
-KERNELS(bf16, __nv_bfloat16)
+DECODERS(f32, float)
+DECODERS(f16, __half)
+DECODERS(bf16, __nv_bfloat16)
+DECODERS(int8, int8_t)
+PREFILL(f32, float)
+PREFILL(f16, __half)
+PREFILL(bf16, __nv_bfloat16)
+
+extern "C" __global__ void __launch_bounds__(128) widen_int8(const int8_t* from, const float* scales, __nv_bfloat16* to, int width) {
+    widen(from, scales, to, width);
+}
 
 /// The sampler alone, for its test: logits (blocks, vocab), seen (blocks, words), one choice for each block.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

@@ -8,6 +8,8 @@ constexpr int PARTS = 2 * BINS, SPECTRUM = 20;
 
 /// samples -> (samples / HOP + 1, SPECTRUM), centred, mirrored at the ends. A thread for each value; basis (PARTS, FFT).
 __device__ __forceinline__ void stft(const float* wav, const float* basis, float* out, int samples) {
+    admit_next();
+    await_previous();
     const int i = blockIdx.x * blockDim.x + threadIdx.x, frame = i / SPECTRUM, part = i % SPECTRUM;
     if (frame > samples / HOP) return;
     float sum = 0;
@@ -23,6 +25,8 @@ __device__ __forceinline__ void stft(const float* wav, const float* basis, float
 /// Logarithms of magnitudes and sines of phases, (rows, SPECTRUM), to HOP * (rows - 1) samples; basis (PARTS, FFT) with the
 /// window, window (FFT) squared. Blocks of 256 samples.
 __device__ __forceinline__ void istft(const float* xs, const float* basis, const float* window, float* wav, int rows, float limit) {
+    admit_next();
+    await_previous();
     constexpr int SPAN = 256 / HOP + FFT / HOP;
     __shared__ float parts[SPAN][PARTS + 1];
     const int first = blockIdx.x * (256 / HOP) - 1;
@@ -61,6 +65,8 @@ struct Snakes {
 };
 
 __device__ __forceinline__ void snakes(const Snakes& p) {
+    admit_next();
+    await_previous();
     const int i = blockIdx.x * blockDim.x + threadIdx.x, k = blockIdx.y;
     if (i >= p.size) return;
     const int c = i % p.channels;
@@ -70,6 +76,8 @@ __device__ __forceinline__ void snakes(const Snakes& p) {
 
 /// The mean of three, and the leaky rectifier of it.
 __device__ __forceinline__ void mean3(const float* a, const float* b, const float* c, float* out, int size, float slope) {
+    admit_next();
+    await_previous();
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= size) return;
     const float x = (a[i] + b[i] + c[i]) / 3.0f;

@@ -84,18 +84,18 @@ fn products_of_rows_are_those_of_the_definition() {
     }
 }
 
-/// Heads, their width, queries and keys, whether there is a bias, and a window of keys.
-struct Seen(usize, usize, usize, bool, Option<usize>);
+/// Heads, their width, queries and keys, whether there is a bias, a window of keys, and whether a query sees those behind it.
+struct Seen(usize, usize, usize, bool, Option<usize>, bool);
 
 fn attention(number: Number, batch: usize, case: &Seen) -> f64 {
     let Some(on) = layers(number) else { return 0.0 };
-    let &Seen(heads, width, rows, with_bias, window) = case;
+    let &Seen(heads, width, rows, with_bias, window, all) = case;
     let (mut random, mut store) = (Random::new(), Store::new(on.card().clone()));
     let dim = heads * width;
     let qkv = rounded(&random.normals(batch * rows * 3 * dim, 1.0), number);
     let bias = random.normals(heads * rows * 2 * rows, 1.0);
     let from = |i: usize| window.map_or(0, |window| (i / 9 * 9).saturating_sub(window));
-    let to = |i: usize| window.map_or(rows, |_| (i / 9 * 9 + 9).min(rows));
+    let to = |i: usize| window.map_or(if all { rows } else { i + 1 }, |_| (i / 9 * 9 + 9).min(rows));
     let (at, at_bias) = (store.table(&qkv, number).unwrap(), store.vector(&bias).unwrap());
     let (_room, [out, sent, ranges]) = poisoned(&on, [8 * batch * rows * dim, 8, 8 * rows]);
     let bytes: Vec<u8> =
@@ -113,6 +113,7 @@ fn attention(number: Number, batch: usize, case: &Seen) -> f64 {
         ranges: if window.is_some() { ranges } else { 0 },
         q_batch: (rows * 3 * dim) as i64,
         k_batch: (rows * 3 * dim) as i64,
+        k_head: width as i64,
         out_batch: (rows * dim) as i64,
         bias_head: (rows * 2 * rows) as i64,
         q_pitch: 3 * dim as i32,
@@ -122,6 +123,7 @@ fn attention(number: Number, batch: usize, case: &Seen) -> f64 {
         queries: rows as i32,
         keys: rows as i32,
         width: width as i32,
+        causal: i32::from(!all),
         scale: 0.2,
     };
     on.attend(&args, heads, batch).unwrap();
@@ -160,11 +162,12 @@ fn halves(word: u32, number: Number) -> [f32; 2] {
 #[test]
 fn attention_is_that_of_the_definition() {
     let cases = [
-        Seen(8, 64, 130, false, None),
-        Seen(3, 40, 101, true, Some(20)),
-        Seen(4, 32, 65, true, None),
-        Seen(2, 24, 77, false, Some(0)),
-        Seen(1, 64, 1, true, None),
+        Seen(8, 64, 130, false, None, true),
+        Seen(3, 40, 101, true, Some(20), true),
+        Seen(4, 32, 65, true, None, true),
+        Seen(2, 24, 77, false, Some(0), true),
+        Seen(1, 64, 1, true, None, true),
+        Seen(5, 64, 201, false, None, false),
     ];
     for (number, tolerance) in [(Number::F32, 2e-6), (Number::F16, 1e-3), (Number::Bf16, 6e-3)] {
         for (i, case) in cases.iter().enumerate() {
@@ -209,5 +212,47 @@ fn a_norm_is_that_of_the_definition() {
         }
         let error = error(&found, &expected);
         assert!(error < 1e-6, "{rows} rows of {dim}: {error:e}");
+    }
+}
+
+/// Rows normalised within the product of one of three tiles.
+#[test]
+fn a_norm_within_a_product_is_that_of_the_definition() {
+    for number in [Number::F16, Number::Bf16] {
+        let Some(on) = layers(number) else { return };
+        for (rows, n, k) in [(1052, 1536, 256), (640, 1024, 256), (83, 256, 512), (5, 8, 64)] {
+            let (mut random, mut store) = (Random::new(), Store::new(on.card().clone()));
+            let x: Vec<f32> = random.normals(rows * k, 3.0).iter().map(|x| x + 1.0).collect();
+            let x = rounded(&x, number);
+            let weight = random.normals(n * k, 1.0 / (k as f32).sqrt());
+            let (bias, scale, shift) = (random.normals(n, 1.0), random.normals(k, 1.0), random.normals(k, 1.0));
+            let w = store.normed_matrix(&weight, Some(&bias), (&scale, &shift, 1e-5), number).unwrap();
+            let at = store.table(&x, number).unwrap();
+            let (_room, [out]) = poisoned(&on, [4 * rows * n]);
+            let args = RowsArgs::new(&w, Input { at, batch: 1, rows, pitch: k });
+            on.rows(&w, args.out(out)).unwrap();
+            let found = on.fetch(out, rows * n).unwrap();
+            let mut expected = Vec::new();
+            let scaled: Vec<f32> =
+                weight.chunks_exact(k).flat_map(|row| row.iter().zip(&scale).map(|(w, g)| w * g)).collect();
+            let scaled = rounded(&scaled, number);
+            for row in x.chunks_exact(k) {
+                let mean = row.iter().map(|x| f64::from(*x)).sum::<f64>() / k as f64;
+                let variance = row.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / k as f64;
+                let inverse = 1.0 / (variance + 1e-5).sqrt();
+                for (o, bias) in bias.iter().enumerate() {
+                    let weights = scaled[o * k..][..k].iter().zip(&weight[o * k..][..k]).zip(&shift);
+                    let sum: f64 = weights
+                        .zip(row)
+                        .map(|(((g, w), b), x)| {
+                            (f64::from(*x) - mean) * inverse * f64::from(*g) + f64::from(*w) * f64::from(*b)
+                        })
+                        .sum();
+                    expected.push(sum + f64::from(*bias));
+                }
+            }
+            let error = error(&found, &expected);
+            assert!(error < 5e-6, "{number:?} ({rows}, {n}, {k}): {error:e}");
+        }
     }
 }

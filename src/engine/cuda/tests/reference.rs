@@ -54,8 +54,19 @@ pub(super) fn rounded(values: &[f32], number: Number) -> Vec<f32> {
         Number::F32 | Number::F64 => *x,
         Number::F16 => f16::from_f32(*x).to_f32(),
         Number::Bf16 => bf16::from_f32(*x).to_f32(),
+        Number::Int8 => unreachable!("a row has to be known"),
     };
     values.iter().map(round).collect()
+}
+
+/// A matrix of so many columns as the card keeps it.
+fn kept(values: Vec<f32>, columns: usize, number: Number) -> Vec<f32> {
+    if number != Number::Int8 {
+        return rounded(&values, number);
+    }
+    let (steps, scales) = super::super::net::quantised(&values, columns, columns);
+    let rows = steps.chunks_exact(columns).zip(scales);
+    rows.flat_map(|(row, scale)| row.iter().map(move |x| f32::from(x.cast_signed()) * scale)).collect()
 }
 
 /// A network of random weights.
@@ -86,14 +97,14 @@ impl Reference {
         let bias = |random: &mut Random, n: usize| if s.gpt2 { random.normals(n, 0.1) } else { Vec::new() };
         let layer = |random: &mut Random| LayerWeights {
             norm1: norm(random),
-            qkv: rounded(&random.normals(3 * d * d, scale(d)), number),
+            qkv: kept(random.normals(3 * d * d, scale(d)), d, number),
             qkv_bias: bias(random, 3 * d),
-            out: rounded(&random.normals(d * d, scale(d)), number),
+            out: kept(random.normals(d * d, scale(d)), d, number),
             out_bias: bias(random, d),
             norm2: norm(random),
-            inner: rounded(&random.normals(inner * d, scale(d)), number),
+            inner: kept(random.normals(inner * d, scale(d)), d, number),
             inner_bias: bias(random, inner),
-            down: rounded(&random.normals(d * s.mlp, scale(s.mlp)), number),
+            down: kept(random.normals(d * s.mlp, scale(s.mlp)), s.mlp, number),
             down_bias: bias(random, d),
         };
         let layers = (0..s.layers).map(|_| layer(random)).collect();
@@ -103,7 +114,7 @@ impl Reference {
         };
         let outer = OuterWeights {
             final_norm: norm(random),
-            head: rounded(&random.normals(s.vocab * d, 3.0 * scale(d)), number),
+            head: kept(random.normals(s.vocab * d, 3.0 * scale(d)), d, number),
             head_bias: bias(random, s.vocab),
             embedding: random.normals(s.vocab * d, 1.0),
             positions: random.normals(positions * d, 0.3),

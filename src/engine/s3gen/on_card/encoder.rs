@@ -1,7 +1,7 @@
 //! The token encoder on a card; see [`super::super::encoder`].
 
 use super::load::{Loader, Norm, flat};
-use crate::cuda::layers::{Act, AttendArgs, Input, Layers, Matrix, Room, RowsArgs};
+use crate::cuda::layers::{Act, AttendArgs, Graphs, Input, Layers, Matrix, NormArgs, Room, RowsArgs};
 use crate::error::Result;
 use crate::s3gen::config::{Chunks, FRAMES_PER_TOKEN, FlowConfig, LOOKAHEAD_TOKENS, MEL_CHANNELS};
 use crate::weights::Weights;
@@ -29,6 +29,8 @@ pub(super) struct Encoder {
     after_norm: Norm,
     project: Matrix,
     room: Room,
+    /// A pass, for each number of tokens, chunk rule and place of the activations.
+    passes: Graphs<(usize, Option<Chunks>, u64)>,
 }
 
 #[derive(Debug)]
@@ -70,6 +72,7 @@ struct Places {
     positions: u64,
     terms: u64,
     ranges: u64,
+    up_ranges: u64,
     mu: u64,
 }
 
@@ -102,19 +105,35 @@ impl Encoder {
             after_norm: to.norm(&e.pp("after_norm"), dim, 1e-5)?,
             project: to.exact(|to| to.linear(&w.pp("encoder_proj"), dim, MEL_CHANNELS))?,
             room: Room::new(),
+            passes: Graphs::new(),
         })
     }
 
     /// `mu (2n, 80)` of n tokens, which see each other by `chunks`.
     pub(super) fn forward(&mut self, on: &Layers, tokens: &[u32], chunks: Option<Chunks>) -> Result<Vec<f32>> {
-        let (dim, n) = (self.dim, tokens.len());
+        let n = tokens.len();
         let frames = FRAMES_PER_TOKEN * n;
         let places = self.places(on, frames)?;
-        let wide = on.number.bytes() as u64;
-        let (x, h, seen) = (places.x, places.h, places.seen);
-        let rows = |at: u64, rows: usize| Input { at, batch: 1, rows, pitch: dim };
         let ids: Vec<u8> = tokens.iter().flat_map(|id| id.to_le_bytes()).collect();
         on.send_bytes(places.ids, &ids)?;
+        let ranges = (
+            super::send_ranges(on, places.ranges, n, chunks)?,
+            super::send_ranges(on, places.up_ranges, frames, chunks.map(|chunks| chunks.scaled(FRAMES_PER_TOKEN)))?,
+        );
+        let key = (n, chunks, self.room.address(on.card()));
+        // Out of the way of what is recorded with them.
+        let mut passes = std::mem::replace(&mut self.passes, Graphs::new());
+        let done = passes.run(on, key, || self.pass(on, &places, n, chunks, ranges));
+        self.passes = passes;
+        done?;
+        on.fetch(places.mu, frames * MEL_CHANNELS)
+    }
+
+    /// From the ids of `n` tokens to `mu`; `ranges` are what tokens and frames see.
+    fn pass(&self, on: &Layers, places: &Places, n: usize, chunks: Option<Chunks>, ranges: (u64, u64)) -> Result<()> {
+        let (dim, frames, wide) = (self.dim, FRAMES_PER_TOKEN * n, on.number.bytes() as u64);
+        let (x, h, seen) = (places.x, places.h, places.seen);
+        let rows = |at: u64, rows: usize| Input { at, batch: 1, rows, pitch: dim };
         on.gather(self.embedding, places.ids, h, n, dim)?;
         self.embed.forward(on, rows(h, n), (places.y, x, seen))?;
         // Behind the last token, and behind a prompt that is a chunk, there are zeros.
@@ -128,23 +147,21 @@ impl Encoder {
         }
         let conv = RowsArgs::new(&self.behind, rows(h, n)).conv(n, 1, 1, 2);
         on.rows(&self.behind, conv.residual(x).out(x))?;
-        self.blocks.forward(on, &places, (n, dim, self.heads, self.inner), self.frequencies, chunks)?;
+        self.blocks.forward(on, places, (n, dim, self.heads, self.inner), self.frequencies, ranges.0)?;
         // The last layer leaves its rows in `h` too.
         let conv = RowsArgs::new(&self.up_conv, rows(h, n)).twice().conv(frames, 1, 1, 4);
         on.rows(&self.up_conv, conv.second(seen, dim))?;
         self.up_embed.forward(on, rows(seen, frames), (places.y, x, h))?;
-        let chunks = chunks.map(|chunks| chunks.scaled(FRAMES_PER_TOKEN));
-        self.up_blocks.forward(on, &places, (frames, dim, self.heads, self.inner), self.frequencies, chunks)?;
-        on.normalise_exact(&crate::cuda::layers::NormArgs { out: places.y, ..self.after_norm.of(x, frames) })?;
+        self.up_blocks.forward(on, places, (frames, dim, self.heads, self.inner), self.frequencies, ranges.1)?;
+        on.normalise_exact(&NormArgs { out: places.y, ..self.after_norm.of(x, frames) })?;
         let project = RowsArgs::new(&self.project, rows(places.y, frames));
-        on.rows(&self.project, project.out(places.mu))?;
-        on.fetch(places.mu, frames * MEL_CHANNELS)
+        on.rows(&self.project, project.out(places.mu))
     }
 
     fn places(&mut self, on: &Layers, frames: usize) -> Result<Places> {
         let (dim, wide, heads) = (self.dim, on.number.bytes(), self.heads);
         let term = frames * terms_pitch(frames) * 4;
-        let [ids, x, y, h, qkv, seen, inner, table, positions, terms, ranges, mu] = self.room.deal(
+        let [ids, x, y, h, qkv, seen, inner, table, positions, terms, ranges, up_ranges, mu] = self.room.deal(
             on.card(),
             [
                 4 * frames,
@@ -158,10 +175,11 @@ impl Encoder {
                 wide * 2 * frames * dim * self.layers,
                 heads_at_once(term, heads) * term,
                 8 * frames,
+                8 * frames,
                 4 * frames * MEL_CHANNELS,
             ],
         )?;
-        Ok(Places { ids, x, y, h, qkv, seen, inner, table, positions, terms, ranges, mu })
+        Ok(Places { ids, x, y, h, qkv, seen, inner, table, positions, terms, ranges, up_ranges, mu })
     }
 
     /// Bytes of activations on the card.
@@ -172,6 +190,11 @@ impl Encoder {
     #[cfg(test)]
     pub(super) fn poison(&mut self, on: &Layers) {
         self.room.poison(on.card());
+    }
+
+    #[cfg(test)]
+    pub(super) fn record(&mut self, records: bool) {
+        self.passes.records = records;
     }
 }
 
@@ -188,7 +211,7 @@ impl InputLayer {
     fn forward(&self, on: &Layers, x: Input, (y, out, second): (u64, u64, u64)) -> Result<()> {
         on.rows(&self.linear, RowsArgs::new(&self.linear, x).out(y))?;
         let scale = (self.norm.dim as f32).sqrt();
-        on.normalise(&crate::cuda::layers::NormArgs { out, second, scale, ..self.norm.of(y, x.rows) })
+        on.normalise(&NormArgs { out, second, scale, ..self.norm.of(y, x.rows) })
     }
 }
 
@@ -209,7 +232,7 @@ impl Blocks {
         places: &Places,
         (rows, dim, heads, inner): (usize, usize, usize, usize),
         frequencies: u64,
-        chunks: Option<Chunks>,
+        ranges: u64,
     ) -> Result<()> {
         let Some(positions) = &self.positions else { return Ok(()) };
         let wide = on.number.bytes() as u64;
@@ -218,13 +241,12 @@ impl Blocks {
         let table = Input { at: places.table, batch: 1, rows: distances, pitch: dim };
         let all = positions.outputs();
         on.rows(positions, RowsArgs::new(positions, table).second(places.positions, all))?;
-        let ranges = super::send_ranges(on, places.ranges, rows, chunks)?;
         let width = dim / heads;
         let pitch = terms_pitch(rows);
         let together = heads_at_once(rows * pitch * 4, heads);
         let input = |at: u64, pitch: usize| Input { at, batch: 1, rows, pitch };
         for (i, layer) in self.layers.iter().enumerate() {
-            on.normalise(&crate::cuda::layers::NormArgs { second: places.h, ..layer.norm_mha.of(places.x, rows) })?;
+            on.normalise(&NormArgs { second: places.h, ..layer.norm_mha.of(places.x, rows) })?;
             let qkv = RowsArgs::new(&layer.qkv, input(places.h, dim));
             on.rows(&layer.qkv, qkv.second(places.qkv, 4 * dim))?;
             for head in (0..heads).step_by(together) {
@@ -241,6 +263,7 @@ impl Blocks {
                     out: places.seen + from,
                     bias: places.terms,
                     ranges,
+                    k_head: width as i64,
                     bias_head: (rows * pitch) as i64,
                     q_pitch: 4 * dim as i32,
                     k_pitch: 4 * dim as i32,
@@ -256,7 +279,7 @@ impl Blocks {
             }
             let out = RowsArgs::new(&layer.out, input(places.seen, dim));
             on.rows(&layer.out, out.residual(places.x).out(places.x))?;
-            on.normalise(&crate::cuda::layers::NormArgs { second: places.h, ..layer.norm_ff.of(places.x, rows) })?;
+            on.normalise(&NormArgs { second: places.h, ..layer.norm_ff.of(places.x, rows) })?;
             let hidden = RowsArgs::new(&layer.w_1, input(places.h, dim)).first(Act::Silu, 0.0);
             on.rows(&layer.w_1, hidden.second(places.inner, inner))?;
             let down = RowsArgs::new(&layer.w_2, input(places.inner, inner));

@@ -1,7 +1,7 @@
 //! The velocity estimator and its steps on a card; see [`super::super::estimator`] and [`super::super::flow`].
 
-use super::load::{Loader, Norm};
-use crate::cuda::layers::{Act, AttendArgs, FlowArgs, Input, Layers, Matrix, NormArgs, Room, RowsArgs};
+use super::load::{Loader, Norm, Normed};
+use crate::cuda::layers::{Act, AttendArgs, FlowArgs, Graphs, Input, Layers, Matrix, NormArgs, Room, RowsArgs};
 use crate::error::{Error, Result};
 use crate::s3gen::config::{Chunks, EstimatorConfig, MEL_CHANNELS};
 use crate::weights::Weights;
@@ -22,6 +22,8 @@ pub(super) struct Estimator {
     final_norm: Norm,
     project: Matrix,
     room: Room,
+    /// A step, for each number of rows and frames, with ranges or without, and each place of the activations.
+    steps: Graphs<(usize, usize, bool, u64)>,
 }
 
 #[derive(Debug)]
@@ -36,11 +38,9 @@ struct Stage {
 
 #[derive(Debug)]
 struct Block {
-    norm1: Norm,
-    qkv: Matrix,
+    qkv: Normed,
     to_out: Matrix,
-    norm3: Norm,
-    ff_in: Matrix,
+    ff_in: Normed,
     ff_out: Matrix,
 }
 
@@ -70,6 +70,8 @@ struct Places {
     cond: u64,
     velocity: u64,
     ranges: u64,
+    /// What the time of a step adds to the resnets.
+    shifts: u64,
     /// In f32.
     x: u64,
     y: u64,
@@ -114,6 +116,7 @@ impl Estimator {
             final_norm: to.norm(&final_block.pp("block.2"), c, 1e-5)?,
             project: to.exact(|to| to.conv(&w.pp("final_proj"), c, MEL_CHANNELS, 1))?,
             room: Room::new(),
+            steps: Graphs::new(),
         })
     }
 
@@ -150,15 +153,21 @@ impl Estimator {
             guidance: inputs.guidance.unwrap_or(0.0),
         };
         on.stack_inputs(&flow)?;
-        for (i, times) in inputs.times.windows(2).enumerate() {
+        let shifts = self.shifts() * size_of::<f32>();
+        let key = (batch, frames, ranges != 0, self.room.address(on.card()));
+        // Out of the way of what is recorded with them.
+        let mut steps = std::mem::replace(&mut self.steps, Graphs::new());
+        let done = inputs.times.windows(2).enumerate().try_for_each(|(i, times)| {
             if cancelled() {
                 return Err(Error::Cancelled);
             }
-            let shifts = inputs.shifts + (i * self.shifts() * size_of::<f32>()) as u64;
-            self.velocity(on, &p, shifts, ranges)?;
+            on.copy(p.shifts, inputs.shifts + (i * shifts) as u64, shifts)?;
+            steps.run(on, key, || self.velocity(on, &p, ranges))?;
             flow.step = times[1] - times[0];
-            on.advance(&flow)?;
-        }
+            on.advance(&flow)
+        });
+        self.steps = steps;
+        done?;
         on.fetch(p.state, frames * MEL_CHANNELS)
     }
 
@@ -166,28 +175,29 @@ impl Estimator {
         let (c, wide, rows) = (self.channels, on.number.bytes(), batch * frames);
         let gathered = self.heads * self.width;
         let mel = 4 * frames * MEL_CHANNELS;
-        let [state, mu, speaker, cond, velocity, ranges, x, y, inputs, both, a, h, qkv, seen, inner] = self.room.deal(
-            on.card(),
-            [
-                mel,
-                mel,
-                4 * MEL_CHANNELS,
-                mel,
-                batch * mel,
-                8 * frames,
-                4 * rows * c,
-                4 * rows * c,
-                wide * rows * INPUTS,
-                wide * rows * 2 * c,
-                wide * rows * c,
-                wide * rows * c,
-                wide * rows * 3 * gathered,
-                wide * rows * gathered,
-                wide * rows * 4 * c,
-            ],
-        )?;
-        let known = (state, mu, speaker, cond, velocity, ranges);
-        let (state, mu, speaker, cond, velocity, ranges) = known;
+        let shifts = 4 * self.shifts();
+        let [state, mu, speaker, cond, velocity, ranges, shifts, x, y, inputs, both, a, h, qkv, seen, inner] =
+            self.room.deal(
+                on.card(),
+                [
+                    mel,
+                    mel,
+                    4 * MEL_CHANNELS,
+                    mel,
+                    batch * mel,
+                    8 * frames,
+                    shifts,
+                    4 * rows * c,
+                    4 * rows * c,
+                    wide * rows * INPUTS,
+                    wide * rows * 2 * c,
+                    wide * rows * c,
+                    wide * rows * c,
+                    wide * rows * 3 * gathered,
+                    wide * rows * gathered,
+                    wide * rows * 4 * c,
+                ],
+            )?;
         Ok(Places {
             batch,
             frames,
@@ -197,6 +207,7 @@ impl Estimator {
             cond,
             velocity,
             ranges,
+            shifts,
             x,
             y,
             inputs,
@@ -210,9 +221,9 @@ impl Estimator {
     }
 
     /// The velocity of every row of `inputs`.
-    fn velocity(&self, on: &Layers, p: &Places, shifts: u64, ranges: u64) -> Result<()> {
+    fn velocity(&self, on: &Layers, p: &Places, ranges: u64) -> Result<()> {
         let c = self.channels;
-        let shift = |i: usize| shifts + (i * c * size_of::<f32>()) as u64;
+        let shift = |i: usize| p.shifts + (i * c * size_of::<f32>()) as u64;
         let shape = (self.heads, self.width);
         let causal = |w: &Matrix, x: Input| RowsArgs::new(w, x).conv(p.frames, 1, 1, 2);
         let skip = p.both + (c * on.number.bytes()) as u64;
@@ -230,6 +241,11 @@ impl Estimator {
         on.rows(&self.project, RowsArgs::new(&self.project, p.input(p.x, c)).out(p.velocity))
     }
 
+    /// Milliseconds of the step used last.
+    pub(super) fn replay_ms(&self, on: &Layers) -> Result<Option<f64>> {
+        self.steps.replay_ms(on)
+    }
+
     /// Bytes of activations on the card.
     pub(super) fn bytes(&self) -> usize {
         self.room.bytes()
@@ -238,6 +254,11 @@ impl Estimator {
     #[cfg(test)]
     pub(super) fn poison(&mut self, on: &Layers) {
         self.room.poison(on.card());
+    }
+
+    #[cfg(test)]
+    pub(super) fn record(&mut self, records: bool) {
+        self.steps.records = records;
     }
 }
 
@@ -275,14 +296,15 @@ impl Stage {
         on.rows(&self.conv2, causal(&self.conv2, p.input(p.h, c)).out(p.y))?;
         on.normalise(&NormArgs { out: p.y, mish: 1, ..self.norm2.of(p.y, p.rows()) })?;
         let res = RowsArgs::new(&self.res_conv, x).residual(p.y).out(p.x);
-        let second = |args: RowsArgs, is_last: bool| if is_last { args.second(to.0, to.1) } else { args };
+        // What comes next reads a copy of the residual stream: a block from `h`, all else from where it was told to.
+        let second =
+            |args: RowsArgs, is_last: bool| if is_last { args.second(to.0, to.1) } else { args.second(p.h, c) };
         on.rows(&self.res_conv, second(res, self.blocks.is_empty()))?;
         let gathered = heads * width;
         let part = |i: usize| p.qkv + (i * gathered * on.number.bytes()) as u64;
         for (i, block) in self.blocks.iter().enumerate() {
-            on.normalise(&NormArgs { second: p.h, ..block.norm1.of(p.x, p.rows()) })?;
-            let qkv = RowsArgs::new(&block.qkv, p.input(p.h, c));
-            on.rows(&block.qkv, qkv.second(p.qkv, 3 * gathered))?;
+            let qkv = block.qkv.of(on, p.x, p.input(p.h, c))?;
+            on.rows(&block.qkv.matrix, qkv.second(p.qkv, 3 * gathered))?;
             let attend = AttendArgs {
                 q: part(0),
                 k: part(1),
@@ -291,6 +313,7 @@ impl Stage {
                 ranges,
                 q_batch: (p.frames * 3 * gathered) as i64,
                 k_batch: (p.frames * 3 * gathered) as i64,
+                k_head: width as i64,
                 out_batch: (p.frames * gathered) as i64,
                 q_pitch: 3 * gathered as i32,
                 k_pitch: 3 * gathered as i32,
@@ -303,10 +326,9 @@ impl Stage {
             };
             on.attend(&attend, heads, p.batch)?;
             let out = RowsArgs::new(&block.to_out, p.input(p.seen, gathered));
-            on.rows(&block.to_out, out.residual(p.x).out(p.x))?;
-            on.normalise(&NormArgs { second: p.h, ..block.norm3.of(p.x, p.rows()) })?;
-            let hidden = RowsArgs::new(&block.ff_in, p.input(p.h, c)).first(Act::Gelu, 0.0);
-            on.rows(&block.ff_in, hidden.second(p.inner, 4 * c))?;
+            on.rows(&block.to_out, out.residual(p.x).out(p.x).second(p.h, c))?;
+            let hidden = block.ff_in.of(on, p.x, p.input(p.h, c))?.first(Act::Gelu, 0.0);
+            on.rows(&block.ff_in.matrix, hidden.second(p.inner, 4 * c))?;
             let down = RowsArgs::new(&block.ff_out, p.input(p.inner, 4 * c)).residual(p.x).out(p.x);
             on.rows(&block.ff_out, second(down, i + 1 == self.blocks.len()))?;
         }
@@ -319,11 +341,15 @@ impl Block {
         let &EstimatorConfig { channels: c, heads, head_dim, .. } = config;
         let attn = w.pp("attn1");
         Ok(Self {
-            norm1: to.norm(&w.pp("norm1"), c, 1e-5)?,
-            qkv: to.fused(&["to_q", "to_k", "to_v"].map(|name| attn.pp(name)), c, heads * head_dim)?,
+            qkv: to.normed_fused(
+                &w.pp("norm1"),
+                1e-5,
+                &["to_q", "to_k", "to_v"].map(|name| attn.pp(name)),
+                c,
+                heads * head_dim,
+            )?,
             to_out: to.linear(&attn.pp("to_out.0"), heads * head_dim, c)?,
-            norm3: to.norm(&w.pp("norm3"), c, 1e-5)?,
-            ff_in: to.linear(&w.pp("ff.net.0.proj"), c, 4 * c)?,
+            ff_in: to.normed_linear(&w.pp("norm3"), 1e-5, &w.pp("ff.net.0.proj"), c, 4 * c)?,
             ff_out: to.linear(&w.pp("ff.net.2"), 4 * c, c)?,
         })
     }

@@ -252,6 +252,39 @@ fn the_embedded_vocoder_is_that_of_the_cpu() {
     }
 }
 
+/// Recorded once and replayed, at several lengths in turn and more of them than are kept, against launch by launch.
+#[test]
+fn what_is_recorded_equals_what_is_launched_bit_for_bit() {
+    let Some(on) = card() else { return };
+    let config: HiftConfig = serde_json::from_value(embedded_config()["hift"].clone()).unwrap();
+    let (_, hift) = vocoders(&embedded().0, &config, &on);
+    let noise = SeededNoise::new(5);
+    let (w, flow) = embedded();
+    let (guided_w, guided_flow, _folder) = standard();
+    for number in [Number::F32, Number::Bf16] {
+        for (w, config) in [(&w, &flow), (&guided_w, &guided_flow)] {
+            let s3gen = Both::new(w, config, &on, number).card;
+            let options = FlowOptions { noise_scale: 1.0, ..s3gen.default_options() };
+            let options = FlowOptions { solver: options.solver.with_steps(3), ..options };
+            let reference = voice(&s3gen, 40, 1);
+            let mel = |count: u32, records: bool| {
+                s3gen.record(records);
+                hift.record(records);
+                let mel = s3gen.mel(&reference, &speech(2, count), &options, &run(&noise)).unwrap();
+                let wav = hift.forward(&mel, &noise, 0).unwrap().wav;
+                (values(&mel), wav)
+            };
+            let counts = [7, 30, 7, 31, 100, 30].into_iter().chain(32..60).chain([7, 100]);
+            for count in counts {
+                let launched = mel(count, false);
+                for turn in 0..2 {
+                    assert!(mel(count, true) == launched, "{number:?}, {count} tokens, turn {turn}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn the_released_size_is_that_of_the_cpu() {
     let (Some(on), Ok(folder)) = (card(), std::env::var("CARD_MODEL")) else { return };

@@ -6,7 +6,7 @@ use std::ops::Range;
 use candle_core::{DType, Tensor};
 
 use super::load::{flat, taps_first};
-use crate::cuda::layers::{Act, Input, Layers, Matrix, Room, RowsArgs, SPECTRUM, SnakesArgs, Store};
+use crate::cuda::layers::{Act, Graphs, Input, Layers, Matrix, Room, RowsArgs, SPECTRUM, SnakesArgs, Store};
 use crate::error::{Error, Result};
 use crate::s3gen::MEL_CHANNELS;
 use crate::s3gen::hift::f0::{LAYERS as F0_LAYERS, TAPS as F0_TAPS};
@@ -31,6 +31,8 @@ pub(super) struct Vocoder {
     stages: Vec<Stage>,
     conv_post: Matrix,
     room: Room,
+    /// The pitch of so many frames, and the sound of some of them, for each place of the activations.
+    passes: Graphs<(usize, Option<Range<usize>>, u64)>,
     store: Store,
 }
 
@@ -91,6 +93,7 @@ impl Vocoder {
             stages,
             conv_post: conv(&w.pp("conv_post"), (2 * BINS, base >> STAGES.len(), 7), to)?,
             room: Room::new(),
+            passes: Graphs::new(),
             store,
         })
     }
@@ -104,10 +107,30 @@ impl Vocoder {
     pub(super) fn pitch(&mut self, on: &Layers, mel: &[f32]) -> Result<Vec<f32>> {
         let frames = mel.len() / MEL_CHANNELS;
         let widest = self.f0_channels.max(MEL_CHANNELS);
-        let [mut from, mut to, out] =
-            self.room.deal(on.card(), [8 * frames * widest, 8 * frames * widest, 4 * frames])?;
+        let [from, to, out] = self.room.deal(on.card(), [8 * frames * widest, 8 * frames * widest, 4 * frames])?;
         let exact: Vec<u8> = mel.iter().flat_map(|x| f64::from(*x).to_le_bytes()).collect();
         on.send_bytes(from, &exact)?;
+        let key = (frames, None, self.room.address(on.card()));
+        self.recorded(on, key, |vocoder| vocoder.pass_pitch(on, frames, (from, to, out)))?;
+        on.fetch(out, frames)
+    }
+
+    /// Does `work` or has the card do it as it did before.
+    fn recorded(
+        &mut self,
+        on: &Layers,
+        key: (usize, Option<Range<usize>>, u64),
+        work: impl FnOnce(&Self) -> Result<()>,
+    ) -> Result<()> {
+        // Out of the way of what is recorded with them.
+        let mut passes = std::mem::replace(&mut self.passes, Graphs::new());
+        let done = passes.run(on, key, || work(self));
+        self.passes = passes;
+        done
+    }
+
+    /// From the mel in f64 at `from` to pitches at `out`.
+    fn pass_pitch(&self, on: &Layers, frames: usize, (mut from, mut to, out): (u64, u64, u64)) -> Result<()> {
         let mut channels = MEL_CHANNELS;
         for w in &self.condnet {
             let x = Input { at: from, batch: 1, rows: frames, pitch: channels };
@@ -118,17 +141,13 @@ impl Vocoder {
         }
         let x = Input { at: from, batch: 1, rows: frames, pitch: channels };
         let pitch = RowsArgs::new(&self.classifier, x).first(Act::Abs, 0.0);
-        on.rows(&self.classifier, pitch.out_pitch(out, 1))?;
-        on.fetch(out, frames)
+        on.rows(&self.classifier, pitch.out_pitch(out, 1))
     }
 
     /// The samples of frames `keep` from `mel (T, 80)` and its excitation of 480 T samples.
     pub(super) fn render(&mut self, on: &Layers, mel: &[f32], source: &[f32], keep: Range<usize>) -> Result<Vec<f32>> {
         let frames = mel.len() / MEL_CHANNELS;
-        let mut reach = REACH_FRAMES;
-        let around = |reach: usize| keep.start.saturating_sub(reach)..(keep.end + reach).min(frames);
-        let mut span = around(reach);
-        let first = span.clone();
+        let first = around(&keep, REACH_FRAMES, frames);
         let samples = first.len() * SAMPLES_PER_FRAME;
         // The widest rows: those of a stage, or those that enter the first.
         let widest =
@@ -158,11 +177,26 @@ impl Vocoder {
                     size,
                 ],
             )?;
-        let places = Places { up, s, seen, hidden, x, a: [a0, a1, a2], h: [h0, h1, h2], r: [r0, r1, r2] };
+        let (a, h, r) = ([a0, a1, a2], [h0, h1, h2], [r0, r1, r2]);
+        let places = Places { mel: at_mel, wav, spectrum, input, up, s, seen, hidden, x, a, h, r };
         on.send(at_mel, &mel[first.start * MEL_CHANNELS..first.end * MEL_CHANNELS])?;
         on.send(wav, &source[first.start * SAMPLES_PER_FRAME..first.end * SAMPLES_PER_FRAME])?;
-        on.stft(wav, self.stft, spectrum, samples)?;
-        let rows = Input { at: at_mel, batch: 1, rows: first.len(), pitch: MEL_CHANNELS };
+        let key = (frames, Some(keep.clone()), self.room.address(on.card()));
+        self.recorded(on, key, |vocoder| vocoder.pass(on, &places, frames, &keep))?;
+        // The last stage is the one that sees least around it.
+        let reach = REACH_FRAMES - STAGES[..STAGES.len() - 1].iter().map(|shape| shape.reach).sum::<usize>();
+        let start = (keep.start - around(&keep, reach, frames).start) * SAMPLES_PER_FRAME;
+        on.fetch(wav + 4 * start as u64, keep.len() * SAMPLES_PER_FRAME)
+    }
+
+    /// From mel and excitation to the samples of the frames `keep` of `frames`, and of some around them.
+    fn pass(&self, on: &Layers, places: &Places, frames: usize, keep: &Range<usize>) -> Result<()> {
+        let mut reach = REACH_FRAMES;
+        let mut span = around(keep, reach, frames);
+        let first = span.clone();
+        let (wav, spectrum, input) = (places.wav, places.spectrum, places.input);
+        on.stft(wav, self.stft, spectrum, first.len() * SAMPLES_PER_FRAME)?;
+        let rows = Input { at: places.mel, batch: 1, rows: first.len(), pitch: MEL_CHANNELS };
         let pre = RowsArgs::new(&self.conv_pre, rows).conv(first.len(), 1, 1, 3);
         on.rows(&self.conv_pre, pre.second(input, self.base).then(Act::Leaky, SLOPE))?;
         let (mut xs, mut rows) = (input, first.len());
@@ -171,14 +205,14 @@ impl Vocoder {
             let channels = self.base >> (i + 1);
             let from = spectrum + ((span.start - first.start) * STFT_PER_FRAME * SPECTRUM * 4) as u64;
             let heard = Input { at: from, batch: 1, rows: span.len() * STFT_PER_FRAME + 1, pitch: SPECTRUM };
-            rows = stage.forward(on, shape, &places, (xs, rows, channels), heard, last)?;
+            rows = stage.forward(on, shape, places, (xs, rows, channels), heard, last)?;
             let slope = if last { LAST_SLOPE } else { SLOPE };
             on.mean3(places.r, input, rows * channels, slope)?;
             xs = input;
             if !last {
                 reach -= shape.reach;
                 let rate = rows / span.len();
-                let next = around(reach);
+                let next = around(keep, reach, frames);
                 xs = input + ((next.start - span.start) * rate * channels * 4) as u64;
                 rows = next.len() * rate;
                 span = next;
@@ -186,19 +220,32 @@ impl Vocoder {
         }
         let post = RowsArgs::new(&self.conv_post, Input { at: xs, batch: 1, rows, pitch: self.base >> STAGES.len() });
         on.rows(&self.conv_post, post.conv(rows, 1, 1, 3).out_pitch(spectrum, SPECTRUM))?;
-        on.istft(spectrum, self.istft, wav, rows, AUDIO_LIMIT)?;
-        let start = (keep.start - span.start) * SAMPLES_PER_FRAME;
-        on.fetch(wav + 4 * start as u64, keep.len() * SAMPLES_PER_FRAME)
+        on.istft(spectrum, self.istft, wav, rows, AUDIO_LIMIT)
     }
 
     #[cfg(test)]
     pub(super) fn poison(&mut self, on: &Layers) {
         self.room.poison(on.card());
     }
+
+    #[cfg(test)]
+    pub(super) fn record(&mut self, records: bool) {
+        self.passes.records = records;
+    }
+}
+
+/// `keep` and up to `reach` frames on either side of it.
+fn around(keep: &Range<usize>, reach: usize, frames: usize) -> Range<usize> {
+    keep.start.saturating_sub(reach)..(keep.end + reach).min(frames)
 }
 
 /// Where the activations of a stage lie.
 struct Places {
+    mel: u64,
+    wav: u64,
+    spectrum: u64,
+    /// What enters a stage.
+    input: u64,
     up: u64,
     s: u64,
     seen: u64,

@@ -61,7 +61,7 @@ fn options(guided: bool) -> DecodeOptions {
 fn logits_are_those_of_the_cpu() {
     let Some(card) = card() else { return };
     let cpu = embedded(None);
-    for (number, tolerance) in [(Number::F32, 2e-5), (Number::F16, 3e-3), (Number::Bf16, 2e-2)] {
+    for (number, tolerance) in [(Number::F32, 2e-5), (Number::F16, 3e-3), (Number::Bf16, 2e-2), (Number::Int8, 5e-2)] {
         let t3 = embedded(Some((&card, number)));
         for (seed, guided) in [(1, true), (2, false)] {
             let options = options(guided);
@@ -98,7 +98,7 @@ fn greedy_agreement(cpu: &T3, t3: &T3, wanted: usize) -> (usize, usize) {
         let mut state = t3.new_state(true, 400).unwrap();
         t3.prefill_on_card(&mut state, &cond, &text).unwrap();
         for &token in tokens.iter().take(wanted - steps) {
-            let found = t3.sample_on_card(&mut state, &options.sampling, &[0.5], None).unwrap();
+            let found = t3.sample_on_card(&mut state, &options.sampling, (&[0.5], &[]), None).unwrap();
             equal += usize::from(found == [token]);
             steps += 1;
             state.on_card.as_mut().unwrap().state.force(token);
@@ -111,7 +111,7 @@ fn greedy_agreement(cpu: &T3, t3: &T3, wanted: usize) -> (usize, usize) {
 fn greedy_tokens_over_200_steps_are_those_of_the_cpu() {
     let Some(card) = card() else { return };
     let cpu = embedded(None);
-    for (number, least) in [(Number::F32, 200), (Number::F16, 196), (Number::Bf16, 196)] {
+    for (number, least) in [(Number::F32, 200), (Number::F16, 196), (Number::Bf16, 196), (Number::Int8, 194)] {
         let (steps, equal) = greedy_agreement(&cpu, &embedded(Some((&card, number))), 200);
         println!("{number:?}: {equal} of {steps} greedy tokens are the CPU's in f32");
         assert!(equal >= least, "{number:?}: {equal} of {steps}");
