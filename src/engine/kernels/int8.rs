@@ -19,7 +19,7 @@ use rayon::prelude::*;
 use super::matrix::{PANEL, bytes, filled, joined};
 use super::memory::Lines;
 use super::product::{Block, COLUMNS, Rows, Weights};
-use super::simd::{Kernel, Simd, Unit, dispatch_on};
+use super::simd::{Kernel, Simd, Unit, dispatch, dispatch_on};
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -64,15 +64,16 @@ impl Panels {
         let panels = values.par_chunks_exact_mut((PANEL * depth).max(1));
         let columns = scales.par_chunks_exact_mut(PANEL).zip(offsets.par_chunks_exact_mut(PANEL));
         panels.zip(columns).enumerate().for_each(|(p, (panel, (scales, offsets)))| {
+            let mut codes = vec![OFFSET as u8; depth];
             for (column, row) in rows[p * PANEL * k..].chunks_exact(k.max(1)).take(PANEL).enumerate() {
-                let largest = row.iter().fold(0f32, |a, b| a.max(b.abs()));
-                let inverse = if largest > 0.0 { LARGEST / largest } else { 0.0 };
-                for (i, x) in row.iter().enumerate() {
-                    let q = (x * inverse).round_ties_even() as i8;
-                    panel[(i / DEPTH * PANEL + column) * DEPTH + i % DEPTH] = q;
-                    offsets[column] += OFFSET * i32::from(q);
+                let row = Rows::dense(row, 1, k);
+                scales[column] = dispatch(Quantise { x: row.data, rows: &row, wide: false, values: &mut codes[..k] });
+                // What is not finite makes every output of its row so, by the scale.
+                let steps = panel[column * DEPTH..].chunks_mut(PANEL * DEPTH).zip(codes.chunks_exact(DEPTH));
+                for (to, code) in steps.flat_map(|(to, codes)| to.iter_mut().zip(codes)) {
+                    *to = (code ^ OFFSET as u8) as i8;
+                    offsets[column] += OFFSET * i32::from(*to);
                 }
-                scales[column] = largest / LARGEST;
             }
         });
         Self { depth, wide, values, scales, offsets }

@@ -118,12 +118,22 @@ impl Conv1d {
         if !in_f32 || config.stride != 1 || !toom_cook::suits(outputs, inputs, config.kernel) {
             return Self::made(w, (outputs, inputs), weight, bias, config);
         }
-        let shape = toom_cook::shape(outputs, inputs, config.kernel);
-        let matrix = || {
-            let rows = with_f32(&weight()?, |weight| Ok(toom_cook::transform(weight, outputs, inputs, config.kernel)))?;
-            Ok(Tensor::from_vec(rows, shape, &Device::Cpu)?)
-        };
-        Ok(Self { weight: Weight::load(w, "weight", shape, matrix)?, bias, inputs, outputs, config, fast: true })
+        let matrix = || at_points(&weight()?);
+        let weight = Weight::load(w, "weight", toom_cook::shape(outputs, inputs, config.kernel), matrix)?;
+        Ok(Self { weight, bias, inputs, outputs, config, fast: true })
+    }
+
+    /// [`Self::made_fast`] from a weight `(out, in, k)` whose sizes are worth it.
+    ///
+    /// # Errors
+    /// If the weight is not of rank 3 or does not suit.
+    pub fn new_fast(weight: &Tensor, bias: Option<Tensor>, config: ConvConfig) -> Result<Self> {
+        let (outputs, inputs, taps) = weight.dims3()?;
+        if config.stride != 1 || taps != config.kernel || !toom_cook::suits(outputs, inputs, taps) {
+            return Err(Error::internal(format!("no fast convolution for {:?}", weight.dims())));
+        }
+        let weight = Weight::new(&at_points(weight)?, &Keep::default())?;
+        Ok(Self { weight, bias, inputs, outputs, config, fast: true })
     }
 
     /// From a weight `(out, in, k)` and a bias `(out)`, in f32.
@@ -236,6 +246,13 @@ impl Conv1d {
         }
         Ok(Tensor::cat(&taps, 2)?)
     }
+}
+
+/// `(out, in, k)` as [`toom_cook`] wants it.
+fn at_points(weight: &Tensor) -> Result<Tensor> {
+    let (outputs, inputs, taps) = weight.dims3()?;
+    let rows = with_f32(weight, |weight| Ok(toom_cook::transform(weight, outputs, inputs, taps)))?;
+    Ok(Tensor::from_vec(rows, toom_cook::shape(outputs, inputs, taps), &Device::Cpu)?)
 }
 
 /// `(out, in, k) -> (out, k · in)`.
